@@ -1,0 +1,209 @@
+"""Build the extension scripts from sql/ and plpython/.
+
+The install script is, subsystem by subsystem, sql/schema/<s>.sql (state) and then
+sql/functions/<s>.sql (code). An upgrade script is sql/upgrade/X--Y.sql (what happens to
+state) and then all of the code again, written as "create or replace".
+
+The Python package is written into one private function, _caliber_boot(), which puts a
+finder for it on sys.meta_path. A function declared as
+
+    as $python$ @agents.heartbeat@ $python$;
+
+becomes a stub that calls caliber.agents.heartbeat with the function's own arguments,
+after making sure that this build's package is the one the session has loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+from pathlib import Path
+
+HEADER = '\\echo Use "CREATE EXTENSION caliber" to load this file. \\quit\n'
+
+# Python sources must not contain the marker that CREATE EXTENSION replaces: the schema's
+# name may hold characters that end a Python string. plans.py replaces this one instead.
+SCHEMA_IN_SQL = "@extschema@"
+SCHEMA_IN_PYTHON = "@caliber_schema@"
+
+BOOT = """\
+-- The Python package of this build. Generated from plpython/caliber; called by the stubs.
+create or replace function @extschema@._caliber_boot()
+returns void
+language plpython3u
+set search_path = pg_catalog, pg_temp
+as $caliber_python$
+import sys
+from importlib.machinery import ModuleSpec
+
+BUILD = '{build}'
+SCHEMA = '@extschema@'
+SOURCES = {{
+{sources}
+}}
+
+class Finder:
+    caliber_build = BUILD
+
+    def find_spec(self, name, path=None, target=None):
+        if name in SOURCES:
+            return ModuleSpec(name, self, is_package=name == 'caliber')
+        return None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__spec__.name
+        file = 'plpython/' + name.replace('.', '/') + '.py'
+        module.__dict__['EXTENSION_SCHEMA'] = SCHEMA
+        exec(compile(SOURCES[name], file, 'exec'), module.__dict__)
+
+sys.meta_path[:] = [f for f in sys.meta_path if not hasattr(f, 'caliber_build')]
+sys.meta_path.insert(0, Finder())
+for name in [n for n in sys.modules if n.partition('.')[0] == 'caliber']:
+    del sys.modules[name]
+GD['caliber_build'] = BUILD + SCHEMA
+$caliber_python$;
+
+comment on function @extschema@._caliber_boot() is
+'Loads this build''s Python package into the session; called by every PL/Python function.';
+"""
+
+STUB = """\
+$python$
+if GD.get('caliber_build') != '{build}@extschema@':
+    plpy.execute('select @extschema@._caliber_boot()')
+from caliber import {module}
+return {module}.{function}({arguments})
+$python$"""
+
+MARKER = re.compile(r"\$python\$ @(\w+)\.(\w+)@ \$python\$")
+DECLARATION = re.compile(r"create function @extschema@\.\w+\s*\(")
+REPLACEABLE = re.compile(r"^create (function|view|trigger)\b", re.MULTILINE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--out", type=Path, help="default: ROOT/extension")
+    parser.add_argument("--subsystems", required=True, help="in load order, one string")
+    options = parser.parse_args()
+    out = options.out or options.root / "extension"
+    for name, script in build(options.root, options.subsystems.split()).items():
+        (out / name).write_text(script)
+        print(f"built {name}")
+
+
+def build(root: Path, subsystems: list[str]) -> dict[str, str]:
+    """Name and text of every script: one install script, one per file of sql/upgrade."""
+    check_rooms(root, subsystems)
+    version = control_version(root)
+    sources = python_sources(root)
+    number = build_number(sources)
+    boot = boot_function(sources, number)
+    code = {s: with_stubs(read(root, "functions", s), number) for s in subsystems}
+
+    install = [HEADER]
+    for subsystem in subsystems:
+        install.append(read(root, "schema", subsystem))
+        install.append(code[subsystem])
+    install.append(boot)
+    # Ownership is handed over last, when everything exists.
+    install.append(read(root, "functions", "ownership"))
+    scripts = {f"caliber--{version}.sql": "\n".join(install)}
+
+    for delta in sorted((root / "sql/upgrade").glob("*--*.sql")):
+        if delta.stem.partition("--")[2] != version:
+            continue  # code of an older release is not in this tree
+        replaced = [REPLACEABLE.sub(r"create or replace \1", code[s]) for s in subsystems]
+        text = [HEADER, delta.read_text(), boot, *replaced]
+        text.append(read(root, "functions", "ownership"))
+        scripts[f"caliber--{delta.stem}.sql"] = "\n".join(text)
+    return scripts
+
+
+def check_rooms(root: Path, subsystems: list[str]) -> None:
+    """A file that no subsystem names would silently be left out."""
+    known = {*subsystems, "ownership"}
+    for room in ("schema", "functions"):
+        for path in (root / "sql" / room).glob("*.sql"):
+            if path.stem not in known:
+                raise SystemExit(f"{path}: not in SUBSYSTEMS of the Makefile")
+
+
+def control_version(root: Path) -> str:
+    control = (root / "control/caliber.control").read_text()
+    found = re.search(r"^default_version = '([^']+)'", control, re.MULTILINE)
+    if not found:
+        raise SystemExit("control/caliber.control: no default_version")
+    return found[1]
+
+
+def read(root: Path, room: str, subsystem: str) -> str:
+    path = root / "sql" / room / f"{subsystem}.sql"
+    return path.read_text() if path.exists() else ""
+
+
+def python_sources(root: Path) -> dict[str, str]:
+    sources = {}
+    for path in sorted((root / "plpython/caliber").glob("*.py")):
+        name = "caliber" if path.stem == "__init__" else f"caliber.{path.stem}"
+        sources[name] = path.read_text().replace(SCHEMA_IN_SQL, SCHEMA_IN_PYTHON)
+    return sources
+
+
+def build_number(sources: dict[str, str]) -> str:
+    digest = hashlib.sha256()
+    for name, text in sources.items():
+        digest.update(f"{name}\0{text}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def boot_function(sources: dict[str, str], build: str) -> str:
+    entries = [f"'{name}': (\n{literal(text)}\n)," for name, text in sources.items()]
+    text = BOOT.format(build=build, sources="\n".join(entries))
+    if text.count("$caliber_python$") != 2:
+        raise SystemExit("a Python source contains $caliber_python$")
+    return text
+
+
+def literal(text: str) -> str:
+    """One Python string a line: PL/Python would indent the lines of a longer one."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "\n".join(f"'{line}\\n'" for line in escaped.split("\n")[:-1]) or "''"
+
+
+def with_stubs(sql: str, build: str) -> str:
+    def stub(marker: re.Match[str]) -> str:
+        declarations = list(DECLARATION.finditer(sql, 0, marker.start()))
+        arguments = argument_names(sql, declarations[-1].end())
+        return STUB.format(
+            build=build,
+            module=marker[1],
+            function=marker[2],
+            arguments=", ".join(arguments),
+        )
+
+    return MARKER.sub(stub, sql)
+
+
+def argument_names(sql: str, start: int) -> list[str]:
+    """Names in the argument list that begins at start, behind its opening bracket."""
+    depth, argument, arguments = 1, "", []
+    for char in sql[start:]:
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            arguments.append(argument)
+            break
+        if char == "," and depth == 1:
+            arguments.append(argument)
+            argument = ""
+        else:
+            argument += char
+    return [a.split()[0] for a in arguments if a.strip()]
+
+
+if __name__ == "__main__":
+    main()

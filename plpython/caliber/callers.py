@@ -1,0 +1,58 @@
+"""Who is calling, for verbs whose statement found nothing and must say why."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from caliber import errors
+from caliber.plans import plan
+
+_CALLER = plan(
+    """
+    select
+        @extschema@._caliber_actor() as actor,
+        @extschema@._caliber_is_admin() as is_admin,
+        @extschema@._caliber_my_agent() as agent_id
+    """
+)
+
+
+def refuse_agent(agent_id: str) -> NoReturn:
+    """No such agent, to an admin. Others are not told whether an id exists."""
+    caller = _CALLER.one() or {}
+    if caller["is_admin"]:
+        errors.not_found("agent", agent_id)
+    not_yours(agent_id, caller["actor"])
+
+
+def not_yours(agent_id: str, actor: str) -> NoReturn:
+    errors.fail(
+        errors.NOT_PERMITTED,
+        "you may not act for this agent",
+        detail=f"You are {actor}; the agent is {agent_id}.",
+        hint="An agent passes its own id; a member of caliber_admin may act for any.",
+    )
+
+
+def require_admin(action: str) -> None:
+    caller = _CALLER.one() or {}
+    if not caller["is_admin"]:
+        errors.admins_only(action, caller["actor"])
+
+
+def refuse_ended(agent: dict[str, Any], incarnation: int | None) -> None:
+    """An agent that is terminated does nothing; a process that was replaced does nothing."""
+    if agent["status"] == "terminated":
+        errors.fail(
+            errors.WRONG_STATE,
+            "the agent is terminated",
+            detail=f"The agent is {agent['name']}, {agent['agent_id']}.",
+            hint="caliber_agent_register makes a new one; the name is free.",
+        )
+    if incarnation is not None and incarnation != agent["incarnation"]:
+        errors.fail(
+            errors.STALE,
+            "another process has taken this agent over",
+            detail=f"You are incarnation {incarnation}; the agent is at {agent['incarnation']}.",
+            hint="Stop, or take it back with caliber_agent_resume.",
+        )

@@ -1,0 +1,84 @@
+"""Checks of arguments, shared by all verbs. Each raises 22023 or returns what it accepted."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from caliber import errors
+
+MAX_NAME = 63
+MAX_LABEL = 200
+MAX_LIST = 100
+MAX_PAYLOAD = 256 * 1024
+MAX_DEPTH = 64
+
+_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_.-]*[a-z0-9])?")
+
+
+def required(argument: str, value: Any) -> None:
+    if value is None:
+        errors.invalid(argument, value, "must not be null")
+
+
+def slug(argument: str, value: str | None) -> str:
+    """A name people type: of a team, an agent, an agent's type, a capability."""
+    if value is None or len(value) > MAX_NAME or not _SLUG.fullmatch(value):
+        errors.invalid(
+            argument,
+            value,
+            f"must be 1 to {MAX_NAME} of a-z, 0-9, dot, dash or underscore, "
+            "with a letter or digit at both ends",
+        )
+    return value
+
+
+def slugs(argument: str, values: list[str | None] | None) -> list[str]:
+    """A set of names; twice the same is once, order is kept."""
+    given = values or []
+    if len(given) > MAX_LIST:
+        errors.invalid(argument, f"{len(given)} names", f"must hold at most {MAX_LIST} names")
+    return list(dict.fromkeys(slug(argument, value) for value in given))
+
+
+def label(argument: str, value: str | None, longest: int = MAX_LABEL) -> str | None:
+    """Free text of bounded length; an empty one is as good as none."""
+    if value is not None and len(value) > longest:
+        errors.invalid(argument, value, f"must be at most {longest} characters")
+    return value or None
+
+
+def between(argument: str, value: Any, lowest: float, highest: float) -> None:
+    """A number in a closed range; null passes, for arguments that may be left out."""
+    if value is not None and not lowest <= value <= highest:
+        errors.invalid(argument, value, f"must be between {lowest} and {highest}")
+
+
+def json_object(argument: str, text: str | None) -> dict[str, Any]:
+    """A jsonb argument, which arrives as text, that must be an object of bounded size."""
+    if text is None:
+        errors.invalid(argument, None, "must be a json object")
+    if len(text.encode()) > MAX_PAYLOAD:
+        errors.invalid(argument, text, f"must be at most {MAX_PAYLOAD} bytes of json")
+    _shallow(argument, text)
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        errors.invalid(argument, text, "must be a json object")
+    return value
+
+
+def _shallow(argument: str, text: str) -> None:
+    """Counted on the text: a parser that recurses must not see what is too deep for it."""
+    depth = 0
+    in_string = False
+    for token in re.finditer(r'\\.|["{}\[\]]', text):
+        found = token[0]
+        if found == '"':
+            in_string = not in_string
+        elif not in_string and found in "{[":
+            depth += 1
+            if depth > MAX_DEPTH:
+                errors.invalid(argument, text, f"must not nest deeper than {MAX_DEPTH} levels")
+        elif not in_string and found in "}]":
+            depth -= 1

@@ -1,0 +1,144 @@
+-- Config: caliber_config shows every key, caliber_config_set and _reset change one.
+-- A subsystem's keys stand here together; adding one is adding a row.
+
+create function @extschema@._caliber_config_key()
+returns table (
+    key text,
+    type text,
+    default_value text,
+    minimum bigint,
+    maximum bigint,
+    choices text[],
+    description text
+)
+language sql
+immutable
+parallel safe
+rows 20
+begin atomic
+    select * from (
+        values
+        (
+            'heartbeat_interval_ms', 'integer', '5000', 100, 3600000, null::text[],
+            'How often an agent is expected to beat, unless it registered its own interval.'
+        ),
+        (
+            'heartbeat_missed_limit', 'integer', '3', 1, 1000, null,
+            'Beats missed in a row before an agent is suspect.'
+        ),
+        (
+            'agent_unavailable_ms', 'integer', '30000', 1000, 86400000, null,
+            'Silence after which an agent is unavailable; never less than twice the time to suspect.'
+        ),
+        (
+            'agent_max_concurrent_tasks', 'integer', '5', 1, 10000, null,
+            'How many tasks an agent may have at once, unless it registered its own limit.'
+        ),
+        (
+            'agent_spawn_depth', 'integer', '8', 0, 100, null,
+            'How deep agents may spawn agents: 0 allows none.'
+        ),
+        (
+            'event_level', 'choice', 'info', null, null,
+            array['debug', 'info', 'warning', 'error', 'critical'],
+            'Events below this severity are not recorded.'
+        ),
+        (
+            'event_notify', 'boolean', 'on', null, null, null,
+            'Whether recording an event notifies the channel caliber_event.'
+        ),
+        (
+            'event_retention_days', 'integer', '90', 1, 36500, null,
+            'Age in days after which caliber_event_purge may delete an event.'
+        ),
+        (
+            'shard_number', 'integer', null, 0, 1023, null,
+            'Written into the last 10 bits of new ids; unset leaves them random.'
+        )
+    ) as known (key, type, default_value, minimum, maximum, choices, description);
+end;
+
+comment on function @extschema@._caliber_config_key() is
+'Every key that may be set, with its type, range, default and description.';
+
+create view @extschema@.caliber_config with (security_invoker = true) as
+select
+    k.key,
+    coalesce(s.value, k.default_value) as value,
+    k.default_value,
+    k.type,
+    coalesce(
+        pg_catalog.array_to_string(k.choices, ' | '),
+        k.minimum || ' to ' || k.maximum,
+        'on | off'
+    ) as allowed,
+    k.description,
+    s.set_at,
+    s.set_by
+from @extschema@._caliber_config_key() as k
+left join @extschema@.caliber_setting as s on k.key = s.key
+order by k.key;
+
+comment on view @extschema@.caliber_config is
+'Every setting: its value, default, type, allowed values, what it does, and who set it when.';
+
+create function @extschema@._caliber_config_value(wanted text)
+returns text
+language sql
+stable
+parallel safe
+begin atomic
+    select coalesce(
+        (select s.value from @extschema@.caliber_setting as s where s.key = wanted),
+        (select k.default_value from @extschema@._caliber_config_key() as k where k.key = wanted)
+    );
+end;
+
+comment on function @extschema@._caliber_config_value(text) is
+'The value of a setting, its default where nobody set it; for use inside the extension.';
+
+create function @extschema@.caliber_config_get(key text)
+returns text
+language plpython3u
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $python$ @config.get_value@ $python$;
+
+comment on function @extschema@.caliber_config_get(text) is
+'The value of a setting as text, its default where nobody set it. 22023 for an unknown key.';
+
+create function @extschema@.caliber_config_set(
+    key text,
+    value text
+)
+returns text
+language plpython3u
+security definer
+set search_path = pg_catalog, pg_temp
+as $python$ @config.set_value@ $python$;
+
+comment on function @extschema@.caliber_config_set(text, text) is
+'Sets a setting for the whole database and returns it as stored. Admins only; 22023 for an unknown key or a value that does not fit.';
+
+create function @extschema@.caliber_config_reset(key text)
+returns text
+language plpython3u
+security definer
+set search_path = pg_catalog, pg_temp
+as $python$ @config.reset_value@ $python$;
+
+comment on function @extschema@.caliber_config_reset(text) is
+'Puts a setting back to its default and returns that. Admins only; 22023 for an unknown key.';
+
+grant select on @extschema@.caliber_setting, @extschema@.caliber_config
+to caliber_admin, caliber_agent, caliber_observer;
+grant execute on function
+    @extschema@._caliber_config_key(),
+    @extschema@._caliber_config_value(text),
+    @extschema@.caliber_config_get(text)
+to caliber_admin, caliber_agent, caliber_observer;
+grant execute on function
+    @extschema@.caliber_config_set(text, text),
+    @extschema@.caliber_config_reset(text)
+to caliber_admin;

@@ -1,0 +1,40 @@
+-- Access: who may read which rows, all subsystems in one file, loaded last. Nobody but
+-- caliber_owner writes tables; verbs do that. An agent reads what is its own and what is its
+-- team's; observers and admins read everything. Row security does not bind the owner, so
+-- verbs see all and check for themselves.
+--
+-- Helpers stand in a subselect: evaluated once a statement, not once a row. They return
+-- null for a caller that is nobody, and null shows nothing.
+
+alter table @extschema@.caliber_team enable row level security;
+create policy caliber_team_read on @extschema@.caliber_team for select
+using (
+    (select @extschema@._caliber_sees_all())
+    or team_id = (select @extschema@._caliber_my_team())
+);
+
+alter table @extschema@.caliber_agent enable row level security;
+create policy caliber_agent_read on @extschema@.caliber_agent for select
+using (
+    (select @extschema@._caliber_sees_all())
+    or team_id = (select @extschema@._caliber_my_team())
+);
+
+alter table @extschema@.caliber_agent_beat enable row level security;
+create policy caliber_agent_beat_read on @extschema@.caliber_agent_beat for select
+using (
+    (select @extschema@._caliber_sees_all())
+    -- Under the caller's own view of caliber_agent: whoever sees the agent sees its beats.
+    or exists (
+        select from @extschema@.caliber_agent as a
+        where a.agent_id = caliber_agent_beat.agent_id
+    )
+);
+
+alter table @extschema@.caliber_event enable row level security;
+create policy caliber_event_read on @extschema@.caliber_event for select
+using (
+    (select @extschema@._caliber_sees_all())
+    or source_agent_id = (select @extschema@._caliber_my_agent())
+    or team_id = (select @extschema@._caliber_my_team())
+);
