@@ -10,7 +10,8 @@ finder for it on sys.meta_path. A function declared as
     as $python$ @agents.heartbeat@ $python$;
 
 becomes a stub that calls caliber.agents.heartbeat with the function's own arguments,
-after making sure that this build's package is the one the session has loaded.
+after making sure that this build's package is the one the session has loaded. It keeps
+what it calls in SD, which starts empty again when an upgrade replaces the function.
 """
 
 from __future__ import annotations
@@ -73,10 +74,13 @@ comment on function @extschema@._caliber_boot() is
 
 STUB = """\
 $python$
-if GD.get('caliber_build') != '{build}@extschema@':
-    plpy.execute('select @extschema@._caliber_boot()')
-from caliber import {module}
-return {module}.{function}({arguments})
+call = SD.get('call')
+if call is None:
+    if GD.get('caliber_build') != '{build}@extschema@':
+        plpy.execute('select @extschema@._caliber_boot()')
+    from caliber import {module}
+    call = SD['call'] = {module}.{function}
+return call({arguments})
 $python$"""
 
 MARKER = re.compile(r"\$python\$ @(\w+)\.(\w+)@ \$python\$")

@@ -109,7 +109,9 @@ stable
 return case
     when cursor is null then '0-0-0'
     when cursor ~ '^[0-9]{1,9}-[0-9]{1,18}-[0-9]{1,19}$' then cursor
-    else @extschema@._caliber_refuse('cursor', cursor, 'must be one that caliber_events_since or caliber_event_cursor returned')
+    else @extschema@._caliber_refuse(
+        'cursor', cursor, 'must be one that caliber_events_since or caliber_event_cursor returned'
+    )
 end;
 
 comment on function @extschema@._caliber_event_cursor(text) is

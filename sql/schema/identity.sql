@@ -39,7 +39,7 @@ begin
     foreach wanted in array array[
         'caliber_owner', 'caliber_admin', 'caliber_agent', 'caliber_observer'
     ] loop
-        if not pg_catalog.has_schema_privilege(wanted, '@extschema@', 'usage') then
+        if not pg_catalog.has_schema_privilege(wanted, '@extschema@'::pg_catalog.regnamespace, 'usage') then
             execute pg_catalog.format('grant usage on schema @extschema@ to %I', wanted);
         end if;
     end loop;
