@@ -1,0 +1,1 @@
+select caliber_agent_register(:agent_type, array['python', 'sql']);

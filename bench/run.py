@@ -1,0 +1,296 @@
+"""Measures CALIBER against plain SQL and writes bench/results.md. Every figure that counts is a
+ratio of two things measured in turns, in one run, on one machine."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+HERE = Path(__file__).resolve().parent
+DATABASE = "caliber_bench"
+SMALL = "caliber_bench_small"
+CLIENTS = 8
+SMALL_EVENTS = 1_000
+VALUES = {"activity": "working", "turns": "1", "tokens": "100", "agent_type": "coder"}
+READERS = {"a superuser": "none", "an observer": "caliber_observer", "an agent": "caliber_agent"}
+BAR_WIDTH = 20
+
+METHOD = """\
+- Throughput: pgbench -M prepared, {clients} clients, 2 threads, durable commits; {rounds} rounds of
+  {seconds} s for each side in turns, the median of each. Plain SQL is one prepared statement that makes
+  the same checks and writes the same rows ({{heartbeat,register}}_plain.sql).
+- Heartbeat: 1,000 agents, a random one each time; the id is made from a number on both sides.
+- First call: {connections} new connections for each side in turns; the median time of the first
+  statement. The other side is the same statement in a PL/pgSQL function.
+- Events: limit 100, a prepared statement with parameters on one connection, {calls} calls for each side
+  in turns in batches, the median time. `middle` reads 100 events, `tail` the last 10.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    rounds: int
+    seconds: int
+    connections: int
+    calls: int
+    events: int
+
+
+FULL = Options(rounds=3, seconds=5, connections=30, calls=600, events=1_000_000)
+QUICK = Options(rounds=1, seconds=2, connections=8, calls=100, events=100_000)
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    ours: str
+    against: str
+    value: float
+    unit: str = "×"
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def required(self) -> str:
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g} {self.unit}"
+        return "" if self.at_most is None else f"≤ {self.at_most:g} {self.unit}"
+
+    @property
+    def verdict(self) -> str:
+        if self.at_least is None and self.at_most is None:
+            return ""
+        met = self.value >= (self.at_least or 0) and self.value <= (self.at_most or float("inf"))
+        return "met" if met else "NOT MET"
+
+    @property
+    def bar(self) -> str:
+        """How much of the scale is filled: up to 1 for a ratio, up to twice what is allowed else."""
+        full = 2 * self.at_most if self.at_most else 1.0
+        filled = round(BAR_WIDTH * min(1.0, max(0.0, self.value / full)))
+        return "█" * filled + "░" * (BAR_WIDTH - filled)
+
+    def cells(self) -> list[str]:
+        value = f"{self.value:.2f} {self.unit}"
+        return [self.what, self.ours, self.against, value, self.bar, self.required, self.verdict]
+
+
+HEADS = ["What", "Ours", "Against", "Ratio", "Bar", "Required", ""]
+
+
+# --- the scratch databases ---
+
+
+def connect(database: str) -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(dbname=database, autocommit=True)
+
+
+def script(name: str) -> str:
+    return (HERE / name).read_text()
+
+
+def drop(database: str) -> None:
+    with connect("postgres") as admin:
+        admin.execute("drop database if exists " + database + " with (force)")
+
+
+@contextmanager
+def scratch(database: str) -> Iterator[None]:
+    drop(database)
+    with connect("postgres") as admin:
+        admin.execute("create database " + database)
+    try:
+        with connect(database) as session:
+            session.execute("create extension caliber cascade")
+            session.execute(script("setup.sql"))
+            session.execute("vacuum analyze")
+        yield
+    finally:
+        drop(database)
+
+
+# --- throughput ---
+
+
+def pgbench(name: str, seconds: int) -> float:
+    bindir = Path(os.environ.get("PG_CONFIG", "/usr/lib/postgresql/15/bin/pg_config")).parent
+    command = [str(bindir / "pgbench"), "-n", "-M", "prepared", "-c", str(CLIENTS), "-j", "2"]
+    command += ["-T", str(seconds), "-f", str(HERE / name)]
+    for key, value in VALUES.items():
+        command += ["-D", f"{key}={value}"]
+    done = subprocess.run([*command, DATABASE], capture_output=True, text=True, check=False)
+    found = re.search(r"^tps = ([0-9.]+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"number of failed transactions: 0 ", done.stdout) is None
+    if done.returncode or failed or not found:
+        raise SystemExit(f"bench: {name} failed\n{done.stdout}{done.stderr}")
+    return float(found[1])
+
+
+def throughput(what: str, verb: str, options: Options, at_least: float | None) -> Row:
+    ours: list[float] = []
+    plain: list[float] = []
+    for _ in range(options.rounds):
+        ours.append(pgbench(f"{verb}_ours.sql", options.seconds))
+        plain.append(pgbench(f"{verb}_plain.sql", options.seconds))
+    mine, other = statistics.median(ours), statistics.median(plain)
+    return Row(what, f"{mine:,.0f}/s", f"{other:,.0f}/s plain SQL", mine / other, at_least=at_least)
+
+
+def register_silently(options: Options) -> Row:
+    """Notifying commits one after the other; without it the verb's own cost shows."""
+    with connect(DATABASE) as session:
+        session.execute("select caliber_config_set('event_notify', 'off')")
+        row = throughput("register, 8 clients, event_notify off", "register", options, None)
+        session.execute("select caliber_config_reset('event_notify')")
+    return row
+
+
+# --- the first call of a connection ---
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1000
+
+
+def first_call(statement: str) -> float:
+    with connect(DATABASE) as session:
+        return milliseconds(lambda: session.execute(statement).fetchall())
+
+
+def first_calls(options: Options) -> Row:
+    arguments = "('00000000-0000-7000-8000-000000000001', 'working', "
+    ours: list[float] = []
+    other: list[float] = []
+    for _ in range(options.connections):
+        ours.append(first_call("select caliber_agent_heartbeat" + arguments + "turns => 1, tokens => 100)"))
+        other.append(first_call("select bench_heartbeat" + arguments + "turns => 1, tokens => 100)"))
+    mine, theirs = statistics.median(ours), statistics.median(other)
+    against = f"{theirs:.1f} ms PL/pgSQL"
+    return Row("first call of a connection", f"{mine:.1f} ms", against, mine - theirs, "ms more", at_most=25)
+
+
+# --- following events ---
+
+
+def fill(database: str, events: int) -> None:
+    with psycopg.connect(dbname=database, autocommit=True, cursor_factory=psycopg.ClientCursor) as session:
+        session.execute(script("events.sql"), {"events": events})
+        session.execute("update caliber_agent set login_role = 'caliber_agent' where name = 'coder-1'")
+        session.execute("vacuum analyze")
+
+
+def position(session: psycopg.Connection[tuple[object, ...]], left: int) -> str:
+    """The cursor after which that many events are left."""
+    found = session.execute(
+        "select concat_ws('-', epoch, xid, event_id) from caliber_event"
+        " order by epoch desc, xid desc, event_id desc offset %s limit 1",
+        [left],
+    ).fetchone()
+    assert found
+    return str(found[0])
+
+
+def reads(session: psycopg.Connection[tuple[object, ...]], cursor: str, calls: int) -> list[float]:
+    def read() -> object:
+        statement = "select * from caliber_events_since(%s, 100)"
+        rows = session.execute(statement, [cursor], prepare=True).fetchall()
+        assert rows, "the reader sees no event"
+        return rows
+
+    return [milliseconds(read) for _ in range(calls)]
+
+
+def follow(place: str, reader: str, left: Callable[[int], int], options: Options) -> Row:
+    times: dict[str, list[float]] = {SMALL: [], DATABASE: []}
+    with connect(SMALL) as small, connect(DATABASE) as large:
+        sides = ((SMALL, small, SMALL_EVENTS), (DATABASE, large, options.events))
+        cursors = {name: position(session, left(events)) for name, session, events in sides}
+        for _, session, _ in sides:
+            session.execute(f"set role {READERS[reader]}")
+        for batch in range(7):
+            for name, session, _ in sides:
+                taken = reads(session, cursors[name], max(3, options.calls // 6))
+                times[name] += taken if batch else []
+    mine, other = statistics.median(times[DATABASE]), statistics.median(times[SMALL])
+    what = f"events_since, {place}, as {reader}, {options.events:,} events"
+    against = f"{other:.2f} ms at {SMALL_EVENTS:,}"
+    return Row(what, f"{mine:.2f} ms", against, mine / other, at_most=1.2)
+
+
+def events_rows(options: Options) -> Iterator[Row]:
+    fill(SMALL, SMALL_EVENTS)
+    fill(DATABASE, options.events)
+    for reader in READERS:
+        yield follow("middle", reader, lambda events: events // 2, options)
+        yield follow("tail", reader, lambda events: 10, options)
+
+
+# --- the report ---
+
+
+def measure(options: Options) -> Iterator[Row]:
+    with scratch(DATABASE):
+        yield throughput("heartbeat, 8 clients", "heartbeat", options, 0.7)
+        yield throughput("register, 8 clients", "register", options, None)
+        yield register_silently(options)
+        yield first_calls(options)
+    with scratch(DATABASE), scratch(SMALL):
+        yield from events_rows(options)
+
+
+def table(rows: list[Row]) -> str:
+    lines = [HEADS, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
+    padded = [" | ".join(cell.ljust(width) for cell, width in zip(x, widths, strict=True)) for x in lines]
+    rule = "-|-".join("-" * width for width in widths)
+    return "\n".join(f"| {line} |" for line in [padded[0], rule, *padded[1:]]) + "\n"
+
+
+def machine() -> str:
+    with connect("postgres") as session:
+        found = session.execute("show server_version").fetchone()
+    assert found
+    cores = len(os.sched_getaffinity(0))
+    return f"{platform.machine()}, {cores} cores, PostgreSQL {found[0]}"
+
+
+def report(rows: list[Row], options: Options) -> str:
+    method = METHOD.format(clients=CLIENTS, **vars(options))
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return (
+        "# Speed\n\nMade by `make bench`; ratios count, bare figures are this machine's.\n\n"
+        f"{machine()}, {today}.\n\n{table(rows)}\n## Method\n\n{method}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short runs, to see that it works; not saved")
+    quick: bool = parser.parse_args().quick
+    options = QUICK if quick else FULL
+    rows: list[Row] = []
+    for row in measure(options):
+        print(" ".join(row.cells()), flush=True)
+        rows.append(row)
+    text = report(rows, options)
+    print("\n" + text)
+    if not quick:
+        (HERE / "results.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
