@@ -3,8 +3,9 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PG=${PG:-15}
-BINDIR=/usr/lib/postgresql/$PG/bin
-PG_CONFIG=${PG_CONFIG:-$BINDIR/pg_config}
+# A PG_CONFIG of one's own brings its own server; where apt installs is the default.
+PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG/bin/pg_config}
+BINDIR=${PG_CONFIG%/*}
 # The server's Python. A pyenv or an active virtual environment earlier on PATH is another one.
 # shellcheck disable=SC2034  # used by the scripts that source this
 PYTHON=/usr/bin/python3
