@@ -1,7 +1,9 @@
--- Access: who may read which rows, all subsystems in one file, loaded last. Nobody but
--- caliber_owner writes tables; verbs do that. An agent reads what is its own and what is its
--- team's; observers and admins read everything. Row security does not bind the owner, so
--- verbs see all and check for themselves.
+-- Access: who may read which rows. Nobody but caliber_owner writes tables; verbs do that. An
+-- agent reads what is its own and what is its team's; observers and admins read everything.
+-- Row security does not bind the owner, so verbs see all and check for themselves.
+--
+-- Here are the policies of the tables that exist before the helpers the policies call; a
+-- subsystem loaded later has its policies in its own schema file.
 --
 -- Helpers stand in a subselect: evaluated once a statement, not once a row. They return
 -- null for a caller that is nobody, and null shows nothing.
