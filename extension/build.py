@@ -4,8 +4,8 @@ The install script is, subsystem by subsystem, sql/schema/<s>.sql (state) and th
 sql/functions/<s>.sql (code). An upgrade script is sql/upgrade/X--Y.sql (what happens to
 state) and then all of the code again, written as "create or replace".
 
-The Python package is written into one private function, _caliber_boot(), which puts a
-finder for it on sys.meta_path. A function declared as
+The Python package is written into one private function, _caliber_python(); another one,
+_caliber_boot(), puts a finder for it on sys.meta_path. A function declared as
 
     as $python$ @agents.heartbeat@ $python$;
 
@@ -28,21 +28,38 @@ HEADER = '\\echo Use "CREATE EXTENSION caliber" to load this file. \\quit\n'
 SCHEMA_IN_SQL = "@extschema@"
 SCHEMA_IN_PYTHON = "@caliber_schema@"
 
+# Each module's source in the function _caliber_python() starts behind a line of its own.
+MODULE = "#### "
+
 BOOT = """\
 -- The Python package of this build. Generated from plpython/caliber; called by the stubs.
+-- The sources are a string of SQL, which costs a session nothing to have; only the modules
+-- that are imported are compiled.
+create or replace function @extschema@._caliber_python()
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $caliber_sql$ select $caliber_python$
+{sources}$caliber_python$ $caliber_sql$;
+
+comment on function @extschema@._caliber_python() is
+'The sources of the Python package, each behind a line with its name; read by _caliber_boot.';
+
 create or replace function @extschema@._caliber_boot()
 returns void
 language plpython3u
 set search_path = pg_catalog, pg_temp
-as $caliber_python$
+as $caliber_boot$
 import sys
-from importlib.machinery import ModuleSpec
+from _frozen_importlib import ModuleSpec
 
 BUILD = '{build}'
 SCHEMA = '@extschema@'
-SOURCES = {{
-{sources}
-}}
+SOURCES = {{}}
+for part in plpy.execute('select @extschema@._caliber_python() as all')[0]['all'].split('\\n{module}')[1:]:
+    module, _, source = part.partition('\\n')
+    SOURCES[module] = source
 
 class Finder:
     caliber_build = BUILD
@@ -66,7 +83,7 @@ sys.meta_path.insert(0, Finder())
 for name in [n for n in sys.modules if n.partition('.')[0] == 'caliber']:
     del sys.modules[name]
 GD['caliber_build'] = BUILD + SCHEMA
-$caliber_python$;
+$caliber_boot$;
 
 comment on function @extschema@._caliber_boot() is
 'Loads this build''s Python package into the session; called by every PL/Python function.';
@@ -82,6 +99,9 @@ if call is None:
     call = SD['call'] = {module}.{function}
 return call({arguments})
 $python$"""
+
+# Annotations are not evaluated, so nothing needs this import, which takes 10 ms.
+TYPING = re.compile(r"^from typing import .*$", re.MULTILINE)
 
 MARKER = re.compile(r"\$python\$ @(\w+)\.(\w+)@ \$python\$")
 DECLARATION = re.compile(r"create function @extschema@\.\w+\s*\(")
@@ -154,7 +174,8 @@ def python_sources(root: Path) -> dict[str, str]:
     sources = {}
     for path in sorted((root / "plpython/caliber").glob("*.py")):
         name = "caliber" if path.stem == "__init__" else f"caliber.{path.stem}"
-        sources[name] = path.read_text().replace(SCHEMA_IN_SQL, SCHEMA_IN_PYTHON)
+        text = path.read_text().replace(SCHEMA_IN_SQL, SCHEMA_IN_PYTHON)
+        sources[name] = TYPING.sub("# typing is for the checker", text)
     return sources
 
 
@@ -166,17 +187,13 @@ def build_number(sources: dict[str, str]) -> str:
 
 
 def boot_function(sources: dict[str, str], build: str) -> str:
-    entries = [f"'{name}': (\n{literal(text)}\n)," for name, text in sources.items()]
-    text = BOOT.format(build=build, sources="\n".join(entries))
-    if text.count("$caliber_python$") != 2:
-        raise SystemExit("a Python source contains $caliber_python$")
-    return text
-
-
-def literal(text: str) -> str:
-    """One Python string a line: PL/Python would indent the lines of a longer one."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return "\n".join(f"'{line}\\n'" for line in escaped.split("\n")[:-1]) or "''"
+    embedded = "".join(f"{MODULE}{name}\n{text}" for name, text in sources.items())
+    for reserved in ("$caliber_python$", "$caliber_sql$"):
+        if reserved in embedded:
+            raise SystemExit(f"a Python source contains {reserved}")
+    if embedded.count(f"\n{MODULE}") != len(sources) - 1:
+        raise SystemExit(f"a Python source has a line that starts with {MODULE}")
+    return BOOT.format(build=build, sources=embedded, module=MODULE)
 
 
 def with_stubs(sql: str, build: str) -> str:

@@ -1,10 +1,10 @@
-"""Who is calling, for verbs whose statement found nothing and must say why."""
+"""Who is calling and for which agent: locking the agent, and saying why a call is refused."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from caliber import errors
+from caliber import checks, errors
 from caliber.plans import plan
 
 _CALLER = plan(
@@ -15,6 +15,41 @@ _CALLER = plan(
         @extschema@._caliber_my_agent() as agent_id
     """
 )
+
+# Both rows, so that after waiting for another session both are its newest.
+LOCK = plan(
+    """
+    select
+        a.agent_id, a.team_id, a.name, a.status, a.current_trajectory_id, a.current_scope_id,
+        b.incarnation,
+        @extschema@._caliber_actor() as actor,
+        coalesce(a.login_role = @extschema@._caliber_actor(), false)
+        or @extschema@._caliber_is_admin() as may_act
+    from @extschema@.caliber_agent as a
+    inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
+    where a.agent_id = $1
+    for no key update of a, b
+    """,
+    "uuid",
+)
+
+
+def locked(agent_id: str | None, incarnation: int | None) -> dict[str, Any]:
+    """The agent, locked, that the caller may act for and that has not ended."""
+    agent = found(agent_id)
+    refuse_ended(agent, incarnation)
+    return agent
+
+
+def found(agent_id: str | None) -> dict[str, Any]:
+    """The agent, locked, that the caller may act for, whatever became of it."""
+    checks.required("agent_id", agent_id)
+    agent = LOCK.one(agent_id)
+    if agent is None:
+        refuse_agent(str(agent_id))
+    if not agent["may_act"]:
+        not_yours(str(agent_id), agent["actor"])
+    return agent
 
 
 def refuse_agent(agent_id: str) -> NoReturn:

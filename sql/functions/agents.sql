@@ -267,7 +267,7 @@ returns @extschema@.caliber_agent_status
 language plpython3u
 security definer
 set search_path = pg_catalog, pg_temp
-as $python$ @agents.heartbeat@ $python$;
+as $python$ @agents_beat.heartbeat@ $python$;
 
 comment on function @extschema@.caliber_agent_heartbeat(
     uuid, text, real, bigint, bigint, bigint, bigint, bigint, text, text, bigint
