@@ -62,6 +62,16 @@ def test_an_agent_acts_for_itself(connect: Connect, two_agents: tuple[object, st
     assert state(session, "select caliber_agent_heartbeat(%s)", ann) == "KA007"
 
 
+def test_an_agent_ends_itself_and_what_it_spawned(
+    connect: Connect, db: Connection, two_agents: tuple[object, str, object, str]
+) -> None:
+    ann, ann_login, _, _ = two_agents
+    session = connect(ann_login)
+    child = scalar(session, "select caliber_agent_spawn(%s, 'helper')", ann)
+    assert scalar(session, "select caliber_agent_terminate(%s, descendants => true)", ann) == 2
+    assert scalar(db, "select status from caliber_agent where agent_id = %s", child) == "terminated"
+
+
 def test_what_only_admins_may_do(connect: Connect, two_agents: tuple[object, str, object, str]) -> None:
     session = connect(two_agents[1])
     for call in (
