@@ -5,6 +5,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PG=${PG:-15}
 # A PG_CONFIG of one's own brings its own server; where apt installs is the default.
 PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG/bin/pg_config}
+# shellcheck disable=SC2034  # used by the scripts that source this
 BINDIR=${PG_CONFIG%/*}
 # The server's Python. A pyenv or an active virtual environment earlier on PATH is another one.
 # shellcheck disable=SC2034  # used by the scripts that source this
