@@ -59,6 +59,10 @@ select c.name, c.status, c.spawn_depth, p.name as parent, c.can_delegate_to
 from caliber_agents as c
 join caliber_agents as p on c.parent_id = p.agent_id;
 
+-- Spawning gave ada every right on cyd. She passes one on to bob.
+select caliber_grant_access(:'cyd', :'bob', 'read_transcript', :'ada') as given;
+select grantee, capability, target, given_by from caliber_grant_list(:'cyd') order by grantee, capability;
+
 --
 -- === 5. A new process takes over ===
 -- bob crashes and starts again. The new process calls resume and gets the next incarnation.

@@ -87,6 +87,9 @@ $caliber_boot$;
 
 comment on function @extschema@._caliber_boot() is
 'Loads this build''s Python package into the session; called by every PL/Python function.';
+
+-- For the few verbs that run as their caller; the others run as the owner of these.
+grant execute on function @extschema@._caliber_python(), @extschema@._caliber_boot() to caliber_admin;
 """
 
 STUB = """\

@@ -29,6 +29,17 @@ _INSERT = plan(
     beating as (
         insert into @extschema@.caliber_agent_beat (agent_id)
         select m.agent_id from made as m
+    ),
+    granted as (
+        insert into @extschema@.caliber_grant (
+            target_agent_id, grantee_agent_id, capability, grantor_agent_id, is_root
+        )
+        select m.agent_id, $11, c.capability, $11, true
+        from made as m
+        cross join pg_catalog.unnest(
+            pg_catalog.enum_range(null::@extschema@.caliber_capability)
+        ) as c (capability)
+        where $11 is not null
     )
     select
         m.agent_id,

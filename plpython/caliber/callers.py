@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import plpy
+
 from caliber import checks, errors
 from caliber.plans import plan
 
@@ -52,15 +54,22 @@ def found(agent_id: str | None) -> dict[str, Any]:
     return agent
 
 
+def who() -> dict[str, Any]:
+    """The caller: its role, whether it is an admin, and the agent it is, if any."""
+    return _CALLER.one() or {}
+
+
 def refuse_agent(agent_id: str) -> NoReturn:
     """No such agent, to an admin. Others are not told whether an id exists."""
-    caller = _CALLER.one() or {}
+    caller = who()
     if caller["is_admin"]:
         errors.not_found("agent", agent_id)
     not_yours(agent_id, caller["actor"])
 
 
 def not_yours(agent_id: str, actor: str) -> NoReturn:
+    # An event would be undone with the transaction; the server's log keeps this.
+    plpy.log(f"caliber: role {actor} was refused to act for agent {agent_id}")
     errors.fail(
         errors.NOT_PERMITTED,
         "you may not act for this agent",
@@ -70,7 +79,7 @@ def not_yours(agent_id: str, actor: str) -> NoReturn:
 
 
 def require_admin(action: str) -> None:
-    caller = _CALLER.one() or {}
+    caller = who()
     if not caller["is_admin"]:
         errors.admins_only(action, caller["actor"])
 

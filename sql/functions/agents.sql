@@ -129,7 +129,8 @@ select
     a.created_at,
     a.terminated_at
 from @extschema@.caliber_agent as a
-inner join @extschema@.caliber_team as t on a.team_id = t.team_id
+-- An agent of another team can be shown to one that may read it; that team is not.
+left join @extschema@.caliber_team as t on a.team_id = t.team_id
 inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
 inner join @extschema@.caliber_agent_liveness as l on a.agent_id = l.agent_id;
 
