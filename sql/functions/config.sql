@@ -54,6 +54,10 @@ begin atomic
         (
             'shard_number', 'integer', null, 0, 1023, null,
             'Written into the last 10 bits of new ids; unset leaves them random.'
+        ),
+        (
+            'search_exact_rows', 'integer', '1000', 0, 1000000, null,
+            'Search by embedding compares every row while no more than this can match; beyond that it takes the index.'
         )
     ) as known (key, type, default_value, minimum, maximum, choices, description);
 end;
