@@ -21,10 +21,7 @@ _READER = plan(
         @extschema@._caliber_actor() as actor,
         coalesce(a.login_role = @extschema@._caliber_actor(), false)
         or @extschema@._caliber_is_admin() as may_act,
-        @extschema@._caliber_reach(a.memory_access, 'read', 'trajectory') as trajectory,
-        @extschema@._caliber_reach(a.memory_access, 'read', 'turn') as turn,
-        @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') as artifact,
-        @extschema@._caliber_reach(a.memory_access, 'read', 'note') as note,
+        a.memory_access,
         array(
             select a.agent_id
             where a.agent_id is not null
@@ -47,21 +44,30 @@ _READER = plan(
 class Reader:
     """What a reader may see: everything, or a team's rows and those of some agents."""
 
-    __slots__ = ("agent_id", "reach", "readable", "sees_all", "team_id")
+    __slots__ = ("_access", "agent_id", "readable", "sees_all", "team_id")
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.sees_all: bool = row["sees_all"]
         self.agent_id: str | None = row["agent_id"]
         self.team_id: str | None = row["team_id"]
         self.readable: list[str] = row["readable"]
-        self.reach: dict[str, str | None] = {t: row[t] for t in ("trajectory", "turn", "artifact", "note")}
+        self._access: str = row["memory_access"]
 
     def all_of(self, memory_type: str) -> bool:
-        return self.sees_all or self.reach[memory_type] == "global"
+        return self.sees_all or "global" in self._scopes(memory_type)
 
     def team_of(self, memory_type: str) -> str | None:
         """The team whose rows of that type it reads, beside its own; as _caliber_reads_team."""
-        return self.team_id if self.reach[memory_type] in ("team", "global") else None
+        return self.team_id if self._scopes(memory_type) & {"team", "global"} else None
+
+    def _scopes(self, memory_type: str) -> set[str]:
+        """As _caliber_reach says it, but only when asked, which who owns what it reads never is."""
+        import json
+
+        permissions: list[dict[str, Any]] = json.loads(self._access)["read"] if self._access else []
+        return {
+            p["scope"] for p in permissions if p["memory_type"] in ("*", memory_type) and not p.get("filter")
+        }
 
 
 def reader(agent_id: str | None) -> Reader:

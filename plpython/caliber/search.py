@@ -184,6 +184,8 @@ def nearest(wanted: Wanted, kind: str) -> list[Match]:
     names = tuple(f.name for f in filters)
     few = _statement(("count", kind, *names), lambda: _count(kind, filters))
     rows_there = (few.one(wanted.exact_rows + 1, *arguments) or {})["rows"]
+    if not rows_there:
+        return []
     rows: Any = None
     if rows_there > wanted.exact_rows:
         key = ("index", kind, wanted.dimensions, wanted.vector, *names)

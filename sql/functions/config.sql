@@ -58,6 +58,10 @@ begin atomic
         (
             'search_exact_rows', 'integer', '1000', 0, 1000000, null,
             'Search by embedding compares every row while no more than this can match; beyond that it takes the index.'
+        ),
+        (
+            'context_retention_days', 'integer', '90', 1, 36500, null,
+            'Age in days after which caliber_context_purge may delete a context.'
         )
     ) as known (key, type, default_value, minimum, maximum, choices, description);
 end;

@@ -17,7 +17,7 @@ create function @extschema@.caliber_search(
     kinds text[] default null,
     artifact_types @extschema@.caliber_artifact_type[] default null,
     embedding_model text default null,
-    min_similarity real default null,
+    min_similarity double precision default null,
     agent_id uuid default null
 )
 returns table (
@@ -40,7 +40,8 @@ set search_path = pg_catalog, pg_temp
 as $python$ @search.search@ $python$;
 
 comment on function @extschema@.caliber_search(
-    text, vector, integer, uuid, text[], @extschema@.caliber_artifact_type[], text, real, uuid
+    text, vector, integer, uuid, text[], @extschema@.caliber_artifact_type[], text,
+    double precision, uuid
 ) is
 'The artifacts and notes you can read that are nearest to an embedding, match words, or both; best first. An admin can name the agent to read as.';
 
@@ -54,6 +55,7 @@ comment on function @extschema@.caliber_embedding_index(integer) is
 'Makes the HNSW indexes for embeddings of that dimension, 1 to 4000, and returns how many it made; to be called again after a restore. Writes to artifacts and notes wait meanwhile. For who owns the tables.';
 
 grant execute on function @extschema@.caliber_search(
-    text, vector, integer, uuid, text[], @extschema@.caliber_artifact_type[], text, real, uuid
+    text, vector, integer, uuid, text[], @extschema@.caliber_artifact_type[], text,
+    double precision, uuid
 ) to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function @extschema@.caliber_embedding_index(integer) to caliber_admin;
