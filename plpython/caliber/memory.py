@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from caliber import callers, checks, errors, memory_rules, tokens, turns
+from caliber import callers, checks, errors, memory_rules, token_counts, turns
 from caliber.plans import plan
 
 _ARTIFACT = plan(
@@ -262,7 +262,7 @@ def artifact_create(
     name = checks.label("name", name)
     path = checks.label("path", path, 1000)
     metadata = memory_rules.metadata(metadata)
-    count = tokens.counted(content, token_count)
+    count = token_counts.counted(content, token_count)
     memory_rules.fence(agent_id, incarnation)
     row = _ARTIFACT.one(
         scope_id, agent_id, trajectory_id, artifact_type, content, extraction_method, embedding,
@@ -339,7 +339,7 @@ def note_add(
     memory_rules.embedding(embedding, embedding_model)
     labels = _tags(tags)
     metadata = memory_rules.metadata(metadata)
-    count = tokens.counted(content, token_count)
+    count = token_counts.counted(content, token_count)
     memory_rules.fence(agent_id, incarnation)
     row = _NOTE.one(
         agent_id, note_type, content, trajectory_id, level, name, confidence, embedding,
