@@ -69,6 +69,8 @@ def next_version(tmp_path: Path) -> Iterator[None]:
     changed = python.read_text().replace("return value\n", 'return f"next {value}"\n', 1)
     assert changed != python.read_text()
     python.write_text(changed)
+    for leftover in (SHARE / "extension").glob(f"caliber--*{NEXT}.sql"):
+        as_root("rm", str(leftover))
     installed = []
     for name, text in build(root, subsystems()).items():
         (tmp_path / name).write_text(text)
@@ -210,10 +212,15 @@ def test_drop_leaves_nothing(connect: Connect, database: MakeDatabase) -> None:
     assert scalar(session, query, own) == 0
     session.execute("create extension caliber")
     assert scalar(session, "select count(*) from caliber_agents") == 0
+    # In the same session, which has prepared statements with types that are gone.
+    session.execute("select caliber_agent_register('coder')")
+    assert scalar(session, "select count(*) from caliber_agents") == 1
 
 
 def test_installs_in_a_schema_whose_name_needs_quotes(connect: Connect, database: MakeDatabase) -> None:
     session = connect(dbname=database(schema="My Agents"))
+    groups = "caliber_owner, caliber_admin, caliber_agent, caliber_observer"
+    session.execute(f'grant usage on schema "My Agents" to {groups}')
     session.execute('set search_path = "My Agents"')
     agent = scalar(session, "select caliber_agent_register('coder')")
     assert scalar(session, "select caliber_agent_heartbeat(%s)", agent) == "idle"
