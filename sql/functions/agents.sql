@@ -146,6 +146,8 @@ from (
                 @extschema@._caliber_config_value('heartbeat_missed_limit')::integer as missed_limit,
                 @extschema@._caliber_config_value('agent_unavailable_ms')::integer as unavailable_ms,
                 @extschema@._caliber_config_value('agent_max_concurrent_tasks')::integer as max_concurrent_tasks
+            from (values (1)) as once (row)
+            -- Read once, not once an agent.
             offset 0
         ) as setting
     ) as timed
