@@ -32,7 +32,8 @@ comment on function @extschema@._caliber_my_team() is
 'The team of the agent whose login is calling; null for anybody else.';
 
 -- Liveness is derived when read; nothing has to run for it to be right. Each table is read
--- once: for an agent's login every further join would be under row security as well.
+-- once: for an agent's login every further join would be under row security as well. Settings
+-- stand in subselects, which are read once a statement.
 create view @extschema@.caliber_agents with (security_invoker = true) as
 select
     judged.name,
@@ -90,8 +91,11 @@ select
 from (
     select
         timed.*,
-        timed.beat_every * timed.missed_limit as suspect_after,
-        greatest(timed.unavailable_at_least, timed.beat_every * timed.missed_limit * 2) as unavailable_after
+        timed.heartbeat_interval_ms * timed.missed_limit * interval '1 ms' as suspect_after,
+        greatest(
+            timed.unavailable_at_least,
+            timed.heartbeat_interval_ms * timed.missed_limit * interval '2 ms'
+        ) as unavailable_after
     from (
         select
             a.agent_id,
@@ -117,8 +121,14 @@ from (
             a.output_schema,
             a.autonomy_budget,
             a.max_risk,
-            coalesce(a.max_concurrent_tasks, setting.max_concurrent_tasks) as max_concurrent_tasks,
-            coalesce(a.heartbeat_interval_ms, setting.heartbeat_interval_ms) as heartbeat_interval_ms,
+            coalesce(
+                a.max_concurrent_tasks,
+                (select @extschema@._caliber_config_value('agent_max_concurrent_tasks')::integer)
+            ) as max_concurrent_tasks,
+            coalesce(
+                a.heartbeat_interval_ms,
+                (select @extschema@._caliber_config_value('heartbeat_interval_ms')::integer)
+            ) as heartbeat_interval_ms,
             a.login_role,
             a.created_at,
             a.terminated_at,
@@ -135,21 +145,11 @@ from (
             b.last_file,
             -- A beat that was written after this statement began is no negative silence.
             greatest(pg_catalog.clock_timestamp() - b.beat_at, interval '0') as silent_for,
-            coalesce(a.heartbeat_interval_ms, setting.heartbeat_interval_ms) * interval '1 ms' as beat_every,
-            setting.missed_limit,
-            setting.unavailable_ms * interval '1 ms' as unavailable_at_least
+            (select @extschema@._caliber_config_value('heartbeat_missed_limit')::integer) as missed_limit,
+            (select @extschema@._caliber_config_value('agent_unavailable_ms')::integer)
+            * interval '1 ms' as unavailable_at_least
         from @extschema@.caliber_agent as a
         inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
-        cross join (
-            select
-                @extschema@._caliber_config_value('heartbeat_interval_ms')::integer as heartbeat_interval_ms,
-                @extschema@._caliber_config_value('heartbeat_missed_limit')::integer as missed_limit,
-                @extschema@._caliber_config_value('agent_unavailable_ms')::integer as unavailable_ms,
-                @extschema@._caliber_config_value('agent_max_concurrent_tasks')::integer as max_concurrent_tasks
-            from (values (1)) as once (row)
-            -- Read once, not once an agent.
-            offset 0
-        ) as setting
     ) as timed
 ) as judged
 -- An agent of another team can be shown to one that may read it; that team is not.
