@@ -138,6 +138,8 @@ def test_odd_input_is_refused_clearly(db: Connection, arguments: str) -> None:
 
 def test_a_long_silence_does_not_break_the_view(db: Connection, parent: object) -> None:
     db.execute("update caliber_agent_beat set beat_at = '1900-01-01'")
+    db.execute("select caliber_config_set('heartbeat_missed_limit', '1000')")
+    db.execute("update caliber_agent set heartbeat_interval_ms = 86400000")
     assert shown(db, parent)["liveness"] == "unavailable"
 
 

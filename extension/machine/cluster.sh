@@ -151,7 +151,7 @@ socket_taken() {
 check_machine() {
     check_pg
     [[ -x $BINDIR/postgres ]] || die "PostgreSQL $PG is not installed" "run: make setup$(pg_option)"
-    [[ $PORT =~ ^[1-9][0-9]{0,4}$ ]] && ((PORT < 65536)) || die "PORT=$PORT is not a port number"
+    if ! [[ $PORT =~ ^[1-9][0-9]{0,4}$ ]] || ((PORT > 65535)); then die "PORT=$PORT is not a port number"; fi
 }
 
 one_at_a_time() {

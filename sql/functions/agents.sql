@@ -91,10 +91,10 @@ select
 from (
     select
         timed.*,
-        timed.heartbeat_interval_ms * timed.missed_limit * interval '1 ms' as suspect_after,
+        timed.heartbeat_interval_ms * interval '1 ms' * timed.missed_limit as suspect_after,
         greatest(
             timed.unavailable_at_least,
-            timed.heartbeat_interval_ms * timed.missed_limit * interval '2 ms'
+            timed.heartbeat_interval_ms * interval '2 ms' * timed.missed_limit
         ) as unavailable_after
     from (
         select
