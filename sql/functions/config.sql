@@ -54,6 +54,14 @@ begin atomic
         (
             'shard_number', 'integer', null, 0, 1023, null,
             'Written into the last 10 bits of new ids; unset leaves them random.'
+        ),
+        (
+            'state_notify', 'boolean', 'on', null, null, null,
+            'Whether a change of the shared state notifies the channel caliber_state.'
+        ),
+        (
+            'state_retention_days', 'integer', '90', 1, 36500, null,
+            'Age in days after which caliber_state_purge may delete a version that is not current.'
         )
     ) as known (key, type, default_value, minimum, maximum, choices, description);
 end;
