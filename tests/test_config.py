@@ -20,6 +20,8 @@ def test_defaults_are_those_of_the_design(db: Connection) -> None:
         "shard_number": None,
         "state_notify": "on",
         "state_retention_days": "90",
+        "token_claim_seconds": "60",
+        "token_max_hold_seconds": "1800",
     }
 
 

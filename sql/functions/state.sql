@@ -124,7 +124,7 @@ comment on view @extschema@.caliber_state is
 'The shared state you can see as it is now: every key that has a value, deleted and expired ones left out.';
 
 -- Which team a reader means: the one named, else its own, else the one everything starts in.
-create function @extschema@._caliber_state_team(team text)
+create function @extschema@._caliber_reader_team(team text)
 returns uuid
 language sql
 stable
@@ -136,7 +136,7 @@ begin atomic
     );
 end;
 
-comment on function @extschema@._caliber_state_team(text) is
+comment on function @extschema@._caliber_reader_team(text) is
 'The team whose state a call means: the one named, else the calling agent''s, else default.';
 
 create function @extschema@.caliber_state_get(
@@ -150,7 +150,7 @@ stable
 begin atomic
     select s.*
     from @extschema@.caliber_state as s
-    where s.team_id = (select @extschema@._caliber_state_team($3)) and s.namespace = $1 and s.key = $2;
+    where s.team_id = (select @extschema@._caliber_reader_team($3)) and s.namespace = $1 and s.key = $2;
 end;
 
 comment on function @extschema@.caliber_state_get(text, text, text) is
@@ -169,7 +169,7 @@ stable
 begin atomic
     select s.*
     from @extschema@.caliber_state as s
-    where s.team_id = (select @extschema@._caliber_state_team($3))
+    where s.team_id = (select @extschema@._caliber_reader_team($3))
         and s.namespace = $1
         and pg_catalog.starts_with(s.key, coalesce($2, ''))
         -- The planner makes a range of starts_with only when it knows the prefix.
@@ -217,7 +217,7 @@ begin atomic
         v.expires_at,
         v.actor
     from @extschema@.caliber_state_version as v
-    where v.team_id = (select @extschema@._caliber_state_team($3))
+    where v.team_id = (select @extschema@._caliber_reader_team($3))
         and v.namespace = $1
         and v.key = $2
         and v.version < coalesce($4, 9223372036854775807)
@@ -287,7 +287,7 @@ grant select on
     @extschema@.caliber_state
 to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function
-    @extschema@._caliber_state_team(text),
+    @extschema@._caliber_reader_team(text),
     @extschema@.caliber_state_get(text, text, text),
     @extschema@.caliber_state_list(text, text, text, text, integer),
     @extschema@.caliber_state_history(text, text, text, bigint, integer)
