@@ -87,7 +87,7 @@ test: server-ready ## Run every test; ARGS="-k agents" for some
 	@$(MACHINE)/cluster.sh with .venv/bin/pytest tests $(ARGS)
 
 TYPED := plpython/caliber extension/build.py \
-	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py)
+	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
 SHELL_SCRIPTS := .ci/run $(wildcard $(MACHINE)/*.sh tests/*.sh tests/*/*.sh)
 
 lint: ## Check style and types of Python, SQL and shell
