@@ -122,6 +122,11 @@ def test_only_for_agents_there_are_and_oneself(
     assert references(mine, agent) == ["x"]
     assert references(mine, bob) == []
     assert scalar(mine, "select count(*) from caliber_checkpoint") == 1
+    db.execute("select caliber_grant_access(%s, %s, 'read_transcript')", (bob, agent))
+    assert references(mine, bob) == ["y"]
+    assert state(mine, SAVE, bob, "done", "x", None) == "42501"
+    db.execute("select caliber_revoke_access(%s, %s, 'read_transcript')", (bob, agent))
+    assert references(mine, bob) == []
     observer = connect(roles("caliber_observer"))
     assert references(observer, bob) == ["y"]
     assert state(observer, SAVE, bob, "done", "x", None) == "42501"

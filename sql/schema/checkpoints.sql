@@ -39,10 +39,10 @@ comment on column @extschema@.caliber_checkpoint.trajectory_id is 'The trajector
 comment on column @extschema@.caliber_checkpoint.incarnation is 'The process of the agent that saved it.';
 comment on column @extschema@.caliber_checkpoint.saved_at is 'When it was saved, by the database clock.';
 
--- An agent's snapshot is its own; its team has no need to see it.
+-- An agent's snapshot is its own; its team has no need to see it, those who may read the agent do.
 alter table @extschema@.caliber_checkpoint enable row level security;
 create policy caliber_checkpoint_read on @extschema@.caliber_checkpoint for select
 using (
     (select @extschema@._caliber_sees_all())
-    or agent_id = (select @extschema@._caliber_my_agent())
+    or agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
 );
