@@ -374,6 +374,20 @@ def test_the_next_holder_is_notified_and_nobody_else(
     assert heard[1:] == ["end"]
 
 
+def test_a_repeatable_read_request_is_told_to_retry(
+    connect: Connect, db: Connection, agents: list[object]
+) -> None:
+    ann, bob, _, _ = agents
+    session = connect(autocommit=False)
+    for _ in ("made meanwhile", "changed meanwhile"):
+        session.execute("set transaction isolation level repeatable read")
+        session.execute("select 1")
+        _, turn, _ = ask(db, ann)
+        assert state(session, REQUEST, bob) == "40001"
+        session.rollback()
+        assert scalar(db, RELEASE, ann, turn) is True
+
+
 class Player(threading.Thread):
     """Takes its turns, and notes of each its number and the ticket it was drawn with."""
 

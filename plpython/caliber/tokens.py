@@ -288,7 +288,12 @@ def request(
 
 def _decide(key: tuple[Any, ...], agent_id: str, hold: int) -> list[dict[str, Any]]:
     """Under the token's lock: a turn for the agent, or its place in line."""
-    token = _LOCK.one(*key) or {}
+    token = _LOCK.one(*key)
+    if token is None:
+        # Only under repeatable read, where a token that another session made stays out of sight.
+        errors.fail(
+            "40001", "could not see the token that another session made", hint="Retry the transaction."
+        )
     line = _LINE.one(token["token_id"], agent_id, token["holder_agent_id"]) or {}
     holder = token["holder_agent_id"]
     if holder is not None and (not token["live"] or line["holder_ended"]):
