@@ -24,6 +24,7 @@ SMALL = "caliber_bench_small"
 CLIENTS = 8
 SMALL_EVENTS = 1_000
 VALUES = {"activity": "working", "turns": "1", "tokens": "100", "agent_type": "coder"}
+VALUES["value"] = '{"step": 7, "files": ["a.py", "b.py"]}'
 READERS = {"a superuser": "none", "an observer": "caliber_observer", "an agent": "caliber_agent"}
 BAR_WIDTH = 20
 
@@ -36,6 +37,8 @@ METHOD = """\
   statement. The other side is the same statement in a PL/pgSQL function.
 - Events: limit 100, a prepared statement with parameters on one connection, {calls} calls for each side
   in turns in batches, the median time. `middle` reads 100 events, `tail` the last 10.
+- State: 1,000 keys, a random one each time, written by one of 1,000 agents; both sides append the
+  version and notify. Compare and set reads the version first and writes against it.
 """
 
 
@@ -157,6 +160,17 @@ def register_silently(options: Options) -> Row:
     return row
 
 
+def state_rows(options: Options) -> Iterator[Row]:
+    with connect(DATABASE) as session:
+        session.execute(script("state_setup.sql"))
+        session.execute("vacuum analyze")
+        yield throughput("state set, 8 clients", "state_set", options, None)
+        session.execute("select caliber_config_set('state_notify', 'off')")
+        yield throughput("state set, 8 clients, state_notify off", "state_set", options, None)
+        yield throughput("state get and compare-and-set, 8 clients, off", "state_cas", options, None)
+        session.execute("select caliber_config_reset('state_notify')")
+
+
 # --- the first call of a connection ---
 
 
@@ -248,6 +262,7 @@ def measure(options: Options) -> Iterator[Row]:
         yield throughput("register, 8 clients", "register", options, None)
         yield register_silently(options)
         yield first_calls(options)
+        yield from state_rows(options)
     with scratch(DATABASE), scratch(SMALL):
         yield from events_rows(options)
 

@@ -116,3 +116,53 @@ select severity, event_type, summary from caliber_events_since(:'here');
 -- Terminating is for good. With descendants, cyd ends with ada; the call returns how many did.
 select caliber_agent_terminate(:'ada', 'the plan is done', descendants => true) as ended;
 select name, status, liveness, status_reason from caliber_agents order by name;
+
+--
+-- === 10. Shared state ===
+-- A key is set for the whole team. Each write is a version, and set returns its number.
+select caliber_state_set('build', 'status', '{"step": "compile"}') as version;
+select namespace, key, value, version from caliber_state_get('build', 'status');
+
+-- Two agents have read version 1. The first to write wins; the second gets no version, and what
+-- the first wrote is not lost: it reads again and decides anew.
+select caliber_state_set('build', 'status', '{"step": "test"}', 1) as version;
+select caliber_state_set('build', 'status', '{"step": "lint"}', 1) as version;
+
+-- A key may have a type, which later writes must fit.
+select caliber_state_set('build', 'failures', '0', value_type => 'integer', agent_id => :'bob') as version;
+\set ON_ERROR_STOP off
+select caliber_state_set('build', 'failures', '"none"');
+\set ON_ERROR_STOP on
+
+-- Deleting is a version too; the history shows every one.
+select caliber_state_delete('build', 'status') as version;
+select version, deleted, value from caliber_state_history('build', 'status');
+select key, value, value_type from caliber_state_list('build', 'f');
+
+--
+-- === 11. Turns ===
+-- eve writes, bob reviews, one at a time. bob stands in line and is handed the turn on release.
+select caliber_agent_register('writer', name => 'eve') as eve
+\gset
+select granted, turn, place from caliber_token_request(:'eve', 'producer_critic', 'chapter-1');
+select granted, turn, place from caliber_token_request(:'bob', 'producer_critic', 'chapter-1');
+select status, holder, waiting from caliber_token_status('producer_critic', 'chapter-1');
+select caliber_token_release(:'eve', 'producer_critic', 'chapter-1', turn => 1) as released;
+select granted, turn, place from caliber_token_request(:'bob', 'producer_critic', 'chapter-1');
+
+-- eve releases once more, with the number of its turn that is over: bob keeps his.
+select caliber_token_release(:'eve', 'producer_critic', 'chapter-1', turn => 1) as released;
+select status, holder, turn from caliber_token_status('producer_critic', 'chapter-1');
+
+--
+-- === 12. Checkpoints ===
+-- What bob did in his turn, how far he came and the end of the turn are one transaction.
+begin;
+select caliber_token_guard(:'bob', 'producer_critic', 'chapter-1', turn => 2) > now() as still_my_turn;
+select caliber_state_set('build', 'failures', '2', 1, :'bob') as version;
+select caliber_checkpoint_save(:'bob', 'state_committed', 'build/failures', '{"reviewed": 7}') is not null as saved;
+select caliber_token_release(:'bob', 'producer_critic', 'chapter-1', turn => 2) as released;
+commit;
+
+-- After a crash, the process that takes over goes on from there.
+select checkpoint_type, reference_id, agent_state, incarnation from caliber_checkpoint_latest(:'bob');

@@ -54,8 +54,12 @@ as $caliber_boot$
 import sys
 from _frozen_importlib import ModuleSpec
 
-BUILD = '{build}'
+# Not only the build: after drop and create, plans that were prepared before name what is gone.
 SCHEMA = '@extschema@'
+OID = plpy.execute('''select '@extschema@._caliber_boot()'::regprocedure::oid as oid''')[0]['oid']
+BUILD = '{build} %s %s' % (SCHEMA, OID)
+if GD.get('caliber_build') == BUILD:
+    return
 SOURCES = {{}}
 for part in plpy.execute('select @extschema@._caliber_python() as all')[0]['all'].split('\\n{module}')[1:]:
     module, _, source = part.partition('\\n')
@@ -82,7 +86,7 @@ sys.meta_path[:] = [f for f in sys.meta_path if not hasattr(f, 'caliber_build')]
 sys.meta_path.insert(0, Finder())
 for name in [n for n in sys.modules if n.partition('.')[0] == 'caliber']:
     del sys.modules[name]
-GD['caliber_build'] = BUILD + SCHEMA
+GD['caliber_build'] = BUILD
 $caliber_boot$;
 
 comment on function @extschema@._caliber_boot() is
@@ -96,8 +100,7 @@ STUB = """\
 $python$
 call = SD.get('call')
 if call is None:
-    if GD.get('caliber_build') != '{build}@extschema@':
-        plpy.execute('select @extschema@._caliber_boot()')
+    plpy.execute('select @extschema@._caliber_boot()  -- build {build}')
     from caliber import {module}
     call = SD['call'] = {module}.{function}
 return call({arguments})
@@ -128,7 +131,8 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
     check_rooms(root, subsystems)
     version = control_version(root)
     sources = python_sources(root)
-    number = build_number(sources)
+    # The SQL counts too: a type that is made anew makes prepared statements stale.
+    number = build_number({**sources, **sql_sources(root)})
     boot = boot_function(sources, number)
     code = {s: with_stubs(read(root, "functions", s), number) for s in subsystems}
 
@@ -180,6 +184,10 @@ def python_sources(root: Path) -> dict[str, str]:
         text = path.read_text().replace(SCHEMA_IN_SQL, SCHEMA_IN_PYTHON)
         sources[name] = TYPING.sub("# typing is for the checker", text)
     return sources
+
+
+def sql_sources(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in sorted((root / "sql").glob("*/*.sql"))}
 
 
 def build_number(sources: dict[str, str]) -> str:

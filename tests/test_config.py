@@ -18,6 +18,10 @@ def test_defaults_are_those_of_the_design(db: Connection) -> None:
         "heartbeat_interval_ms": "5000",
         "heartbeat_missed_limit": "3",
         "shard_number": None,
+        "state_notify": "on",
+        "state_retention_days": "90",
+        "token_claim_seconds": "60",
+        "token_max_hold_seconds": "1800",
     }
 
 

@@ -22,7 +22,7 @@ _CALLER = plan(
 LOCK = plan(
     """
     select
-        a.agent_id, a.team_id, a.name, a.status, a.current_trajectory_id, a.current_scope_id,
+        a.agent_id, a.team_id, a.name, a.status, a.status_reason, a.current_trajectory_id, a.current_scope_id,
         b.incarnation,
         @extschema@._caliber_actor() as actor,
         coalesce(a.login_role = @extschema@._caliber_actor(), false)

@@ -62,6 +62,22 @@ begin atomic
         (
             'context_retention_days', 'integer', '90', 1, 36500, null,
             'Age in days after which caliber_context_purge may delete a context.'
+        ),
+        (
+            'state_notify', 'boolean', 'on', null, null, null,
+            'Whether a change of the shared state notifies the channel caliber_state.'
+        ),
+        (
+            'state_retention_days', 'integer', '90', 1, 36500, null,
+            'Age in days after which caliber_state_purge may delete a version that is not current.'
+        ),
+        (
+            'token_max_hold_seconds', 'integer', '1800', 1, 86400, null,
+            'How long a turn with an execution token lasts at most.'
+        ),
+        (
+            'token_claim_seconds', 'integer', '60', 1, 3600, null,
+            'How long an agent that is handed a token has to claim it before it is passed over.'
         )
     ) as known (key, type, default_value, minimum, maximum, choices, description);
 end;

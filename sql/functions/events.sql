@@ -50,7 +50,8 @@ create function @extschema@._caliber_log(
     trajectory_id uuid default null,
     reference_type text default null,
     reference_id text default null,
-    details jsonb default '{}'
+    details jsonb default '{}',
+    always boolean default false
 )
 returns bigint
 language sql
@@ -58,7 +59,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 begin atomic
     select pg_catalog.pg_notify('caliber_event', $2::text)
-    where $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
+    where ($11 or $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity)
         and @extschema@._caliber_config_value('event_notify') = 'on'
         and pg_catalog.pg_notification_queue_usage() <= 0.25;
 
@@ -69,15 +70,15 @@ begin atomic
     select
         $1, $2, $3, pg_catalog.left($4, 1000), @extschema@._caliber_actor(), $5, $6,
         $7, $8, $9, $10
-    where $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
+    where $11 or $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
     returning e.event_id;
 end;
 
 comment on function @extschema@._caliber_log(
     text, @extschema@.caliber_event_category, @extschema@.caliber_event_severity, text,
-    uuid, uuid, uuid, text, text, jsonb
+    uuid, uuid, uuid, text, text, jsonb, boolean
 ) is
-'Records an event unless it is below event_level, and notifies caliber_event; returns its number or null.';
+'Records an event, unless it is below event_level and need not be kept always, and notifies caliber_event; returns its number or null.';
 
 create function @extschema@.caliber_event_record(
     event_type text,
@@ -108,7 +109,8 @@ language sql
 stable
 return case
     when cursor is null then '0-0-0'
-    when cursor ~ '^[0-9]{1,9}-[0-9]{1,18}-[0-9]{1,19}$' then cursor
+    when cursor ~ '^[0-9]{1,9}-[0-9]{1,18}-[0-9]{1,19}$'
+        and pg_catalog.split_part(cursor, '-', 3)::numeric <= 9223372036854775807 then cursor
     else @extschema@._caliber_refuse(
         'cursor', cursor, 'must be one that caliber_events_since or caliber_event_cursor returned'
     )

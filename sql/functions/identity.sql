@@ -55,18 +55,18 @@ returns boolean
 language sql
 stable
 parallel safe
-return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'member');
+return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'usage');
 
 comment on function @extschema@._caliber_is_admin() is
-'Whether the caller is a member of caliber_admin; superusers are.';
+'Whether the caller has the rights of caliber_admin, by membership it inherits; superusers have.';
 
 create function @extschema@._caliber_sees_all()
 returns boolean
 language sql
 stable
 parallel safe
-return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_observer', 'member')
-    or pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'member');
+return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_observer', 'usage')
+    or pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'usage');
 
 comment on function @extschema@._caliber_sees_all() is
 'Whether row security lets the caller read every row: observers and admins.';

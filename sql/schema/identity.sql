@@ -34,15 +34,22 @@ begin
                 );
         end if;
     end loop;
-    -- In a schema that not everybody may use, the groups need the right to; in public
-    -- they have it, and nothing is left behind when the extension goes.
-    foreach wanted in array array[
-        'caliber_owner', 'caliber_admin', 'caliber_agent', 'caliber_observer'
-    ] loop
-        if not pg_catalog.has_schema_privilege(wanted, '@extschema@'::pg_catalog.regnamespace, 'usage') then
-            execute pg_catalog.format('grant usage on schema @extschema@ to %I', wanted);
-        end if;
-    end loop;
+    perform from pg_catalog.pg_auth_members as m
+    where m.member = 'caliber_owner'::pg_catalog.regrole;
+    if found then
+        raise exception using
+            errcode = '42501',
+            message = 'role caliber_owner is a member of another role',
+            hint = 'What caliber_owner may do, every verb does for its caller. Revoke the membership, then install again.';
+    end if;
+    -- A grant made here would be taken for the extension's own, and with it all the schema's
+    -- grants would be missing from dumps. So whoever installs has to make it.
+    if not pg_catalog.has_schema_privilege('caliber_owner', '@extschema@'::pg_catalog.regnamespace, 'usage') then
+        raise warning using
+            message = 'nobody but its owner can use caliber in this schema yet',
+            hint = 'Run: grant usage on schema @extschema@ to caliber_owner, caliber_admin, caliber_agent, '
+                'caliber_observer;';
+    end if;
 end
 $$;
 
