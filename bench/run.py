@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import measure_memory
 import psycopg
 
 HERE = Path(__file__).resolve().parent
@@ -39,6 +40,10 @@ METHOD = """\
   in turns in batches, the median time. `middle` reads 100 events, `tail` the last 10.
 - State: 1,000 keys, a random one each time, written by one of 1,000 agents; both sides append the
   version and notify. Compare and set reads the version first and writes against it.
+- Turns: 1,000 scopes, a random one each time. Context: 10,000 artifacts and 10,000 turns of one
+  trajectory, 16,000 tokens, durable; the other side only fetches the rows that were chosen, knowing how
+  many they are. Search: the nearest 10 of {vectors} embeddings of 384 dimensions; the other side compares
+  all of them. Both on one connection by turns, the median time.
 """
 
 
@@ -49,10 +54,11 @@ class Options:
     connections: int
     calls: int
     events: int
+    vectors: int
 
 
-FULL = Options(rounds=3, seconds=5, connections=30, calls=600, events=1_000_000)
-QUICK = Options(rounds=1, seconds=2, connections=8, calls=100, events=100_000)
+FULL = Options(rounds=3, seconds=5, connections=30, calls=600, events=1_000_000, vectors=100_000)
+QUICK = Options(rounds=1, seconds=2, connections=8, calls=100, events=100_000, vectors=5_000)
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,22 @@ def state_rows(options: Options) -> Iterator[Row]:
         session.execute("select caliber_config_reset('state_notify')")
 
 
+# --- memory ---
+
+
+def memory_rows(options: Options) -> Iterator[Row]:
+    with connect(DATABASE) as session:
+        session.execute(script("memory_setup.sql"))
+        session.execute("vacuum analyze")
+        yield throughput("turn add, 8 clients", "turn", options, None)
+        mine, other = measure_memory.context(session, options.calls)
+        against = f"{other:.2f} ms fetching it"
+        yield Row("context, 10,000 artifacts and turns", f"{mine:.2f} ms", against, mine / other, at_most=5)
+        mine, other, recall = measure_memory.search(session, options.vectors, max(10, options.calls // 20))
+        what = f"search, {options.vectors:,} × 384, by the index, recall {recall:.2f}"
+        yield Row(what, f"{mine:.2f} ms", f"{other:.1f} ms comparing all", mine / other, at_most=1)
+
+
 # --- the first call of a connection ---
 
 
@@ -263,6 +285,7 @@ def measure(options: Options) -> Iterator[Row]:
         yield register_silently(options)
         yield first_calls(options)
         yield from state_rows(options)
+        yield from memory_rows(options)
     with scratch(DATABASE), scratch(SMALL):
         yield from events_rows(options)
 

@@ -12,15 +12,6 @@ MIN_BUDGET = 100
 MAX_BUDGET = 1_000_000
 MAX_PURGE = 10_000
 
-_TRAJECTORY = plan(
-    """
-    select t.trajectory_id, t.agent_id, t.team_id, @extschema@._caliber_is_admin() as is_admin
-    from @extschema@.caliber_trajectory as t
-    where t.trajectory_id = $1
-    """,
-    "uuid",
-)
-
 # For each section the newest items with their tokens, and how many there are, counted only so far:
 # a count takes longer than all the rest of the statement. $2 is whose items may be read where not
 # all may.
@@ -100,7 +91,7 @@ def _candidates_plan(limit: int) -> Statement:
 
 
 # A first look at so many of each section is nearly always enough; else there is a second.
-_FIRST_LOOK = 100
+_FIRST_LOOK = 64
 _CANDIDATES = _candidates_plan(_FIRST_LOOK)
 _MORE_CANDIDATES = _candidates_plan(context_rules.MAX_ITEMS)
 
@@ -153,7 +144,7 @@ _STORE = plan(
     "text",
     "text",
     "jsonb",
-    "jsonb",
+    "json",
 )
 
 _PURGE = plan(
@@ -196,49 +187,28 @@ def assemble(
     memory_rules.embedding(embedding, None)
     percent = context_rules.shares(shares)
     budget = int(token_budget or 0)
-    trajectory, reader = _seen(str(trajectory_id), agent_id)
-    sections = _candidates(trajectory, reader, _CANDIDATES)
+    reader, owner, team = readers.reader_of(str(trajectory_id), agent_id)
+    whole = {
+        kind: owner in reader.readable or reader.all_of(kind) or reader.team_of(kind) == team
+        for kind in ("note", "artifact", "turn")
+    }
+    sections = _candidates(str(trajectory_id), reader, whole, _CANDIDATES)
     notes = _notes(reader, embedding, int(max_notes or 0), sections[0].ids)
     context_rules.choose([*sections, notes], budget, percent)
     if any(section.wants_more() for section in sections):
-        sections = _candidates(trajectory, reader, _MORE_CANDIDATES)
+        sections = _candidates(str(trajectory_id), reader, whole, _MORE_CANDIDATES)
         notes.chosen.clear()
         context_rules.choose([*sections, notes], budget, percent)
     sections.append(notes)
     content = context_rules.render(sections, _contents(sections))
-    return [_store(trajectory, reader, budget, embedding, percent, sections, content)]
-
-
-def _seen(trajectory_id: str, agent_id: str | None) -> tuple[dict[str, Any], readers.Reader]:
-    """The trajectory, and the agent that reads it: given, calling, or the one that has it."""
-    trajectory = _TRAJECTORY.one(trajectory_id)
-    if agent_id is None and trajectory and trajectory["is_admin"]:
-        agent_id = trajectory["agent_id"]
-    reader = readers.reader(agent_id)
-    if trajectory is None or not (
-        trajectory["agent_id"] in reader.readable
-        or trajectory["team_id"] == reader.team_id
-        or reader.all_of("trajectory")
-    ):
-        memory_rules.missing("trajectory", trajectory_id)
-    return trajectory, reader
+    return [_store(str(trajectory_id), team, reader, budget, embedding, percent, sections, content)]
 
 
 def _candidates(
-    trajectory: dict[str, Any], reader: readers.Reader, statement: Statement
+    trajectory_id: str, reader: readers.Reader, whole: dict[str, bool], statement: Statement
 ) -> list[context_rules.Section]:
-    """The sections but the last, with what they could hold."""
-
-    def all_of(kind: str) -> bool:
-        return (
-            trajectory["agent_id"] in reader.readable
-            or reader.all_of(kind)
-            or reader.team_of(kind) == trajectory["team_id"]
-        )
-
-    found = statement.rows(
-        trajectory["trajectory_id"], reader.readable, all_of("note"), all_of("artifact"), all_of("turn")
-    )
+    """The sections but the last, with what they could hold; whole says what is read of everybody."""
+    found = statement.rows(trajectory_id, reader.readable, whole["note"], whole["artifact"], whole["turn"])
     return [
         context_rules.Section(row["section"], kind, row["ids"], row["tokens"], int(row["items"]))
         for row, kind in zip(found, ("note", "artifact", "artifact", "turn"), strict=True)
@@ -264,7 +234,8 @@ def _contents(sections: list[context_rules.Section]) -> dict[str, dict[str, Any]
 
 
 def _store(
-    trajectory: dict[str, Any],
+    trajectory_id: str,
+    team_id: str,
     reader: readers.Reader,
     budget: int,
     embedding: str | None,
@@ -277,7 +248,7 @@ def _store(
     trace = [row for section in sections for row in section.trace()]
     tokens = context_rules.cost(sections)
     stored = _STORE.one(
-        trajectory["trajectory_id"], reader.agent_id, trajectory["team_id"], budget, tokens, content,
+        trajectory_id, reader.agent_id, team_id, budget, tokens, content,
         embedding, json.dumps(percent), json.dumps(trace, separators=(",", ":")),
     ) or {}  # fmt: skip
     counts = {d: sum(r[3] for r in trace if r[1] == d) for d in ("included", "truncated", "excluded")}

@@ -41,7 +41,7 @@ select
     t.row ->> 5 as kind,
     (t.row ->> 6)::uuid as item_id
 from @extschema@.caliber_context as c
-cross join lateral pg_catalog.jsonb_array_elements(c.trace) with ordinality as t (row, place);
+cross join lateral pg_catalog.json_array_elements(c.trace) with ordinality as t (row, place);
 
 comment on view @extschema@.caliber_context_trace is
 'What was decided when a context was assembled, in its order: the items it has, whole or cut, with their tokens; and how many of each section were left out, and why.';

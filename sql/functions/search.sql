@@ -1,9 +1,9 @@
 -- Search: artifacts and notes, by embedding, by words or by both.
 --
--- By embedding: cosine distance among rows of the same dimension. While no more rows than the
--- setting search_exact_rows can match, all are compared; beyond that the HNSW index of the
--- dimension answers, if caliber_embedding_index has made one, and when a filter leaves it with
--- too few, all are compared after all. By words: English full text search with the syntax of
+-- By embedding: cosine distance among rows of the same dimension. While there are no more rows
+-- than the setting search_exact_rows, of the trajectory if one is given, all are compared; beyond
+-- that the HNSW index of the dimension answers, if caliber_embedding_index has made one, and when
+-- the filters leave it with too few, all are compared after all. By words: English full text search with the syntax of
 -- websearch_to_tsquery. By both: the two lists are joined by reciprocal rank fusion.
 --
 -- Superseded artifacts and retired notes are left out. The verb runs as the owner and keeps to

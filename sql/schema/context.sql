@@ -35,11 +35,9 @@ create table @extschema@.caliber_context (
     content_hash bytea not null,
     embedding vector,
     shares jsonb not null,
-    trace jsonb not null,
+    trace json not null,
     created_at timestamptz not null default pg_catalog.clock_timestamp(),
     constraint caliber_context_pkey primary key (context_id),
-    constraint caliber_context_trajectory_fkey foreign key (trajectory_id)
-    references @extschema@.caliber_trajectory (trajectory_id),
     constraint caliber_context_within_budget check (token_count between 0 and token_budget),
     constraint caliber_context_hash_length check (pg_catalog.octet_length(content_hash) = 32)
 );
