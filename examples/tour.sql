@@ -166,3 +166,45 @@ commit;
 
 -- After a crash, the process that takes over goes on from there.
 select checkpoint_type, reference_id, agent_state, incarnation from caliber_checkpoint_latest(:'bob');
+
+--
+-- === 13. Memory ===
+-- bob's trajectory is still open, in its first scope. Turns are numbered in the scope; a fact and
+-- a decision come out of it. Embeddings come from a model of yours; these have 3 dimensions.
+select scope_id as scope from caliber_scope_current(:'trajectory')
+\gset
+select caliber_turn_add(:'scope', 'user', 'How often may the upload be retried?') as turn;
+select caliber_turn_add(:'scope', 'assistant', 'Three times, the client gives up then.') as turn;
+select caliber_artifact_create(:'scope', null, 'fact', 'Uploads are retried three times.',
+    embedding => '[0.9, 0.1, 0]', confidence => 0.8) as three
+\gset
+select caliber_artifact_create(:'scope', null, 'design_decision', 'Retries are counted in the database.',
+    embedding => '[0.6, 0, 0.8]') is not null as kept;
+
+-- What turns out wrong is not changed but superseded.
+select caliber_artifact_create(:'scope', null, 'fact', 'Uploads are retried five times.',
+    embedding => '[0.9, 0.2, 0]', confidence => 0.95) as five
+\gset
+select caliber_artifact_supersede(:'three', :'five', 'read in the source') as superseded;
+\set ON_ERROR_STOP off
+select caliber_artifact_supersede(:'five', :'three');
+\set ON_ERROR_STOP on
+\echo SQLSTATE :LAST_ERROR_SQLSTATE
+
+-- Search by embedding, by words, or by both.
+select kind, type, content, round(similarity::numeric, 2) as similarity
+from caliber_search(embedding => '[1, 0, 0]');
+select kind, type, content from caliber_search('retries database');
+
+-- eve does a part of the work, in a trajectory of her own below bob's.
+select caliber_trajectory_start('test the retries', :'eve', :'trajectory') as part
+\gset
+select caliber_trajectory_finish(:'part', 'completed', 'all green') as before;
+select tree, status, agent, scopes, turns, outcome from caliber_trajectory_tree;
+
+-- What bob has to read before he goes on, within 200 tokens; stored with its hash for good.
+select caliber_note_add(:'eve', 'handoff', 'Retries are tested; uploads over 1 GB are not.', :'trajectory') is not null as noted;
+select context_id as context from caliber_context_assemble(:'trajectory', 200)
+\gset
+select content from caliber_context where context_id = :'context';
+select section, decision, reason, items, token_count from caliber_context_trace where context_id = :'context';

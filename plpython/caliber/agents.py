@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from caliber import agents_rules, callers, checks, errors
+from caliber import agents_rules, callers, checks, errors, memory_rules
 from caliber.plans import plan
 
 _MOVE = plan(
@@ -114,10 +114,7 @@ def assign_trajectory(
             detail=f"{agent['name']} works on {agent['current_trajectory_id']}.",
             hint="caliber_agent_release takes it off that one first.",
         )
-    # Not above: a connection whose first call is a beat should not wait for it.
-    from caliber import memory_rules
-
-    memory_rules.refuse_work(str(trajectory_id), scope_id, str(agent_id))
+    name = memory_rules.workable(str(trajectory_id), scope_id, str(agent_id))
     work = {
         "status": "active",
         "current_trajectory_id": trajectory_id,
@@ -125,7 +122,7 @@ def assign_trajectory(
     }
     if work.items() <= agent.items():
         return False
-    summary = f"{agent['name']} works on trajectory {trajectory_id}"
+    summary = f"{agent['name']} works on {name}"
     _move(agent, work, None, "agent_assigned", "info", summary)
     return True
 

@@ -94,19 +94,19 @@ _WORK = plan(
 )
 
 
-def refuse_work(trajectory_id: str, scope_id: str | None, agent_id: str) -> None:
-    """Why an agent cannot be put to work on a trajectory, in a scope of it."""
+def workable(trajectory_id: str, scope_id: str | None, agent_id: str) -> str:
+    """The name of a trajectory that an agent can be put to work on, in a scope of it if one is given."""
     work = _WORK.one(trajectory_id, scope_id, agent_id)
     if work is None or not work["may_see"]:
         missing("trajectory", trajectory_id)
     if work["status"] in ("completed", "failed"):
         not_active(work, "cannot be worked on")
-    if scope_id is None:
-        return
-    if work["scope_id"] is None:
-        errors.invalid("scope_id", scope_id, "must be a scope of the trajectory")
-    if work["closed_at"] is not None:
-        closed(work)
+    if scope_id is not None:
+        if work["scope_id"] is None:
+            errors.invalid("scope_id", scope_id, "must be a scope of the trajectory")
+        if work["closed_at"] is not None:
+            closed(work)
+    return str(work["name"])
 
 
 def allowed(row: dict[str, Any] | None, kind: str, key: str, agent_id: str | None, memory_type: str) -> Any:
