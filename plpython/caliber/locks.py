@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import plpy
 
-from caliber import callers, checks, errors, locks_take
+from caliber import callers, checks, errors
 from caliber.plans import plan
 
 MAX_LEASE_MS = 24 * 60 * 60 * 1000
@@ -102,7 +102,7 @@ _AGENT = plan(
     "uuid",
 )
 
-# Told to listeners only when somebody waits: has the turn, or left a mark.
+# Told to listeners only when somebody waits, or left a mark.
 _RELEASE = plan(
     """
     with freed as (
@@ -124,10 +124,10 @@ _RELEASE = plan(
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
         returning s.resource_type, s.resource_id
     )
-    select @extschema@._caliber_lock_tell(f.resource_type, f.resource_id, f.wanted_until) as told
+    select @extschema@._caliber_lock_tell($1, f.resource_type, f.resource_id, f.wanted_until) as told
     from freed as f
     union all
-    select @extschema@._caliber_lock_tell(r.resource_type, r.resource_id, r.wanted_until)
+    select @extschema@._caliber_lock_tell($1, r.resource_type, r.resource_id, r.wanted_until)
     from left_alone as l
     inner join @extschema@.caliber_resource as r
         on l.resource_type = r.resource_type and l.resource_id = r.resource_id
@@ -270,8 +270,7 @@ def acquire(
             return None
     else:
         _allowed(agent_id, incarnation)
-    wants = locks_take.Wants(str(agent_id), kind, [name], str(mode), int(timeout_ms or 0), reason)
-    leases = locks_take.take(wants, int(wait_ms or 0))
+    leases = _several(agent_id, kind, [name], mode, timeout_ms, wait_ms, reason)
     return str(leases[0]["lock_id"]) if leases else None
 
 
@@ -286,7 +285,7 @@ def _take(
     try:
         return _TAKE.one(agent_id, kind, name, timeout_ms, reason, incarnation) or {}
     except plpy.SPIError as error:
-        if error.sqlstate != locks_take.LOCK_TIMEOUT:
+        if error.sqlstate != errors.LOCK_TIMEOUT:
             raise
         # A transaction that goes on has the row: as good as taken.
         _allowed(agent_id, incarnation)
@@ -313,8 +312,16 @@ def acquire_many(
         errors.invalid("resource_ids", resource_ids, f"must hold 1 to {checks.MAX_LIST} ids")
     names = _outermost(kind, {_resource_id(kind, name) for name in resource_ids})
     _allowed(agent_id, incarnation)
-    wants = locks_take.Wants(str(agent_id), kind, names, str(mode), int(timeout_ms or 0), reason)
-    return locks_take.take(wants, int(wait_ms or 0)) or []
+    return _several(agent_id, kind, names, mode, timeout_ms, wait_ms, reason)
+
+
+def _several(
+    agent_id: Any, kind: str, names: list[str], mode: Any, timeout_ms: Any, wait_ms: Any, reason: str | None
+) -> list[dict[str, Any]]:
+    from caliber import locks_take
+
+    wants = locks_take.Wants(agent_id, kind, names, mode, timeout_ms, reason)
+    return locks_take.take(wants, wait_ms) or []
 
 
 def release(lock_id: str | None) -> bool:

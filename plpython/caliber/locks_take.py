@@ -6,7 +6,7 @@ nothing keeps nothing: no turn, no row lock, no mark in pg_locks.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import plpy
 
@@ -14,7 +14,6 @@ from caliber import errors
 from caliber.plans import plan
 
 MODE = "@extschema@.caliber_lock_mode"
-LOCK_TIMEOUT = "55P03"
 
 _ISOLATION = plan("select pg_catalog.current_setting('transaction_isolation') as level")
 
@@ -89,7 +88,7 @@ _TURNS = plan(
     MODE,
 )
 
-# Leases of others that do not go together with what is wanted, those that ran out included.
+# list[dict[str, Any]] of others that do not go together with what is wanted, those that ran out included.
 _IN_THE_WAY = plan(
     """
     select distinct
@@ -211,41 +210,55 @@ _GRANT = plan(
 )
 
 
-class Wants(NamedTuple):
+class Wants:
     """What one call asks for."""
 
-    agent_id: str
-    resource_type: str
-    resource_ids: list[str]
-    mode: str
-    timeout_ms: int
-    reason: str | None
+    __slots__ = ("agent_id", "mode", "reason", "resource_ids", "resource_type", "timeout_ms")
+
+    def __init__(
+        self,
+        agent_id: str,
+        resource_type: str,
+        resource_ids: list[str],
+        mode: str,
+        timeout_ms: int,
+        reason: str | None,
+    ) -> None:
+        self.agent_id = agent_id
+        self.resource_type = resource_type
+        self.resource_ids = resource_ids
+        self.mode = mode
+        self.timeout_ms = timeout_ms
+        self.reason = reason
+
+    def written(self) -> tuple[object, ...]:
+        """As the statements that write take it."""
+        return (
+            self.agent_id, self.resource_type, self.resource_ids, self.mode, self.timeout_ms, self.reason,
+        )  # fmt: skip
 
 
 class Nothing(Exception):
     """Leaves a subtransaction, which undoes it."""
 
 
-Leases = list[dict[str, Any]]
-
-
-def take(wants: Wants, wait_ms: int) -> Leases | None:
+def take(wants: Wants, wait_ms: int) -> list[dict[str, Any]] | None:
     """All of it or nothing; nothing is None."""
-    leases: Leases = []
-    waited_for: Leases = []
+    leases: list[dict[str, Any]] = []
+    waited_for: list[dict[str, Any]] = []
     try:
         with plpy.subtransaction():
             leases = renew(wants)
             had = {row["resource_id"] for row in leases}
-            new = [name for name in wants.resource_ids if name not in had]
-            if new:
+            wants.resource_ids = [name for name in wants.resource_ids if name not in had]
+            if wants.resource_ids:
                 _refuse_fixed_snapshot()
-                granted, waited_for = _take_new(wants._replace(resource_ids=new), wait_ms)
+                granted, waited_for = _take_new(wants, wait_ms)
                 if granted is None:
                     raise Nothing
                 leases += granted
     except plpy.SPIError as error:
-        if error.sqlstate != LOCK_TIMEOUT:
+        if error.sqlstate != errors.LOCK_TIMEOUT:
             raise
         return None
     except Nothing:
@@ -257,14 +270,14 @@ def take(wants: Wants, wait_ms: int) -> Leases | None:
     return sorted(leases, key=lambda row: str(row["resource_id"]))
 
 
-def _take_new(wants: Wants, wait_ms: int) -> tuple[Leases | None, Leases]:
+def _take_new(wants: Wants, wait_ms: int) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]]]:
     blocking = in_the_way(wants)
     if not blocking:
         try:
             turns(wants)
             granted = attempt(wants)
         except plpy.SPIError as error:
-            if error.sqlstate != LOCK_TIMEOUT:
+            if error.sqlstate != errors.LOCK_TIMEOUT:
                 raise
             granted = None
         if granted is not None:
@@ -277,20 +290,20 @@ def _take_new(wants: Wants, wait_ms: int) -> tuple[Leases | None, Leases]:
     return locks_wait.wait(wants, wait_ms, blocking)
 
 
-def renew(wants: Wants) -> Leases:
-    return list(_RENEW.rows(*wants))
+def renew(wants: Wants) -> list[dict[str, Any]]:
+    return list(_RENEW.rows(*wants.written()))
 
 
 def turns(wants: Wants) -> None:
     _TURNS.rows(wants.resource_type, wants.resource_ids, wants.mode)
 
 
-def in_the_way(wants: Wants) -> Leases:
-    """Leases that run and do not go together with these wants."""
+def in_the_way(wants: Wants) -> list[dict[str, Any]]:
+    """list[dict[str, Any]] that run and do not go together with these wants."""
     return [row for row in _found(wants) if row["runs"]]
 
 
-def attempt(wants: Wants) -> Leases | None:
+def attempt(wants: Wants) -> list[dict[str, Any]] | None:
     """With the turns held: the leases, or None where something is in the way."""
     found = _found(wants)
     if any(row["runs"] for row in found):
@@ -300,11 +313,11 @@ def attempt(wants: Wants) -> Leases | None:
         _LOCK_OLD.rows([row["lock_id"] for row in found])
         if in_the_way(wants):
             return None
-    granted = list(_GRANT.rows(*wants))
+    granted = list(_GRANT.rows(*wants.written()))
     return granted if len(granted) == len(wants.resource_ids) else None
 
 
-def _found(wants: Wants) -> Leases:
+def _found(wants: Wants) -> list[dict[str, Any]]:
     return list(_IN_THE_WAY.rows(wants.agent_id, wants.resource_type, wants.resource_ids, wants.mode))
 
 

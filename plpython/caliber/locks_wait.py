@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import plpy
 
 from caliber import errors, locks_take
-from caliber.locks_take import Leases, Wants
+from caliber.locks_take import Wants
 from caliber.plans import plan
 
 CHECK_SECONDS = 1.0
 SHORTEST_SLEEP = 0.005
 LONGEST_SLEEP = 0.1
 LISTEN_SECONDS = 60
+GIVE_UP_SECONDS = 0.05
+MAX_PLACE = 20
 
 _TIMEOUT = plan("select pg_catalog.set_config('lock_timeout', $1, true)", "text")
 _SLEEP = plan("select pg_catalog.pg_sleep($1)", "float8")
@@ -32,26 +35,32 @@ _TELL = plan(
     "uuid[]",
 )
 
-_ONE_AT_A_TIME = plan("select pg_catalog.pg_advisory_xact_lock(@extschema@._caliber_lock_turn('', ''))::text")
-
-# From those in the way to those in their way; the agent itself among them is a cycle.
-_CYCLE = plan(
+# The agents that wait for each other in a circle with this one: those it waits for, through
+# others or not, and that wait for it.
+_CIRCLE = plan(
     """
     with recursive waits as materialized (
         select w.waiting_agent_id, w.blocking_agent_id from @extschema@.caliber_lock_waits as w
     ),
-    reached as (
+    before as (
         select w.blocking_agent_id as agent_id from waits as w where w.waiting_agent_id = $1
         union
         select w.blocking_agent_id
         from waits as w
-        inner join reached as r on w.waiting_agent_id = r.agent_id
+        inner join before as b on w.waiting_agent_id = b.agent_id
+    ),
+    behind as (
+        select w.waiting_agent_id as agent_id from waits as w where w.blocking_agent_id = $1
+        union
+        select w.waiting_agent_id
+        from waits as w
+        inner join behind as b on w.blocking_agent_id = b.agent_id
     )
-    select
-        pg_catalog.string_agg(a.name, ', ' order by a.name) as names,
-        pg_catalog.bool_or(r.agent_id = $1) as found
-    from reached as r
-    inner join @extschema@.caliber_agent as a on r.agent_id = a.agent_id
+    select a.agent_id, a.name
+    from before
+    inner join behind using (agent_id)
+    inner join @extschema@.caliber_agent as a using (agent_id)
+    order by a.agent_id
     """,
     "uuid",
 )
@@ -80,11 +89,9 @@ _MARK = plan(
 )
 
 
-class _Checked(Exception):
-    """Leaves the subtransaction of a check."""
-
-
-def wait(wants: Wants, wait_ms: int, blocking: Leases) -> tuple[Leases | None, Leases]:
+def wait(
+    wants: Wants, wait_ms: int, blocking: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]]]:
     """The leases, or None and what was in the way last. Everything done here is undone by the
     caller's subtransaction when there is no lease."""
     deadline = time.monotonic() + wait_ms / 1000
@@ -95,12 +102,14 @@ def wait(wants: Wants, wait_ms: int, blocking: Leases) -> tuple[Leases | None, L
         locks_take.turns(wants)
         return _look_until(deadline, wants, blocking)
     except plpy.SPIError as error:
-        if error.sqlstate != locks_take.LOCK_TIMEOUT:
+        if error.sqlstate != errors.LOCK_TIMEOUT:
             raise
         return None, blocking
 
 
-def _look_until(deadline: float, wants: Wants, blocking: Leases) -> tuple[Leases | None, Leases]:
+def _look_until(
+    deadline: float, wants: Wants, blocking: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]]]:
     began = checked = time.monotonic()
     told = {row["lock_id"] for row in blocking}
     while True:
@@ -119,7 +128,7 @@ def _look_until(deadline: float, wants: Wants, blocking: Leases) -> tuple[Leases
         _SLEEP.rows(_pause(now - began, deadline - now, blocking))
 
 
-def _pause(waited: float, left: float, blocking: Leases) -> float:
+def _pause(waited: float, left: float, blocking: list[dict[str, Any]]) -> float:
     """Longer the longer it takes, but not past the end of a lease or of the wait."""
     pause = min(LONGEST_SLEEP, SHORTEST_SLEEP + waited / 20, left)
     for row in blocking:
@@ -127,7 +136,7 @@ def _pause(waited: float, left: float, blocking: Leases) -> float:
     return max(pause, 0.001)
 
 
-def mark(blocking: Leases) -> None:
+def mark(blocking: list[dict[str, Any]]) -> None:
     """Whoever releases these tells listeners, for a while."""
     _MARK.rows([row["lock_id"] for row in blocking], LISTEN_SECONDS)
 
@@ -137,24 +146,24 @@ def _lock_timeout(deadline: float) -> None:
     _TIMEOUT.rows(f"{left}ms")
 
 
-def _tell(wants: Wants, blocking: Leases) -> None:
+def _tell(wants: Wants, blocking: list[dict[str, Any]]) -> None:
     _TELL.rows(wants.agent_id, [row["lock_id"] for row in blocking])
 
 
 def _refuse_deadlock(wants: Wants) -> None:
-    """One check at a time: of several that close a cycle together the last one sees it."""
-    found: dict[str, object] = {}
-    try:
-        with plpy.subtransaction():
-            _ONE_AT_A_TIME.rows()
-            found = _CYCLE.one(wants.agent_id) or {}
-            raise _Checked
-    except _Checked:
-        pass
-    if found["found"]:
+    """Of several that close a circle at once all see it. So each looks again after a pause of its
+    own, and finds that one before it has given up, or gives up itself."""
+    circle = [row["agent_id"] for row in _CIRCLE.rows(wants.agent_id)]
+    if not circle:
+        return
+    place = circle.index(wants.agent_id) if wants.agent_id in circle else 0
+    _SLEEP.rows(min(place, MAX_PLACE) * GIVE_UP_SECONDS)
+    found = _CIRCLE.rows(wants.agent_id)
+    if found:
+        names = ", ".join(row["name"] for row in found)
         errors.fail(
             errors.DEADLOCK,
             "waiting for this lock would never end",
-            detail=f"Waiting for each other: {found['names']}.",
+            detail=f"Waiting for each other: {names}.",
             hint="Release what you hold, then acquire all of it with caliber_lock_acquire_many.",
         )

@@ -144,9 +144,10 @@ end;
 comment on function @extschema@._caliber_lock_overlaps(text, text) is
 'Leases, run out or not, of the resource and of whatever covers it or is covered by it.';
 
--- Whoever waits has a turn that conflicts with these. What can be had is had until commit,
--- as is the row that was released.
+-- Whoever waits for the lease says so with a shared lock that conflicts with this one. That
+-- it can be had does no harm: it is a lock on a lease that is over.
 create function @extschema@._caliber_lock_tell(
+    lock_id uuid,
     resource_type text,
     resource_id text,
     wanted_until timestamptz
@@ -156,18 +157,7 @@ language sql
 volatile
 return case
     when wanted_until > pg_catalog.clock_timestamp()
-        or case
-            when resource_type <> 'file' then not pg_catalog.pg_try_advisory_xact_lock(
-                @extschema@._caliber_lock_turn(resource_type, resource_id)
-            )
-            else exists (
-                select from @extschema@._caliber_lock_turns(resource_type, resource_id) as t
-                where not case
-                    when t.own then pg_catalog.pg_try_advisory_xact_lock(t.turn)
-                    else pg_catalog.pg_try_advisory_xact_lock_shared(t.turn)
-                end
-            )
-        end
+        or not pg_catalog.pg_try_advisory_xact_lock(@extschema@._caliber_lock_obstacle(lock_id))
         then pg_catalog.pg_notify(
             'caliber_lock',
             pg_catalog.json_build_object('resource_type', resource_type, 'resource_id', resource_id)::text
@@ -175,8 +165,8 @@ return case
     else false
 end;
 
-comment on function @extschema@._caliber_lock_tell(text, text, timestamptz) is
-'Notifies caliber_lock that a resource was released, if somebody waits; whether it did.';
+comment on function @extschema@._caliber_lock_tell(uuid, text, text, timestamptz) is
+'Notifies caliber_lock that a lease was released, if somebody waits or waited for it; whether it did.';
 
 create view @extschema@.caliber_lock with (security_invoker = true) as
 select
