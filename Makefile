@@ -99,7 +99,7 @@ lint: ## Check style and types of Python, SQL and shell
 	@shellcheck -x $(SHELL_SCRIPTS)
 
 bench: up ## Measure against plain SQL and write bench/results.md
-	@$(MACHINE)/setup.sh tools
+	@$(MACHINE)/setup.sh tools bench
 	@$(MACHINE)/cluster.sh with .venv/bin/python bench/run.py $(ARGS)
 
 docs: up ## Generate docs/reference.md from the catalog
