@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+from redis_server import leases_per_second
 
 HERE = Path(__file__).resolve().parent
 DATABASE = "caliber_bench"
@@ -33,6 +34,9 @@ METHOD = """\
   {seconds} s for each side in turns, the median of each. Plain SQL is one prepared statement that makes
   the same checks and writes the same rows ({{heartbeat,register}}_plain.sql).
 - Heartbeat: 1,000 agents, a random one each time; the id is made from a number on both sides.
+- Locks: a lease of one of 1,000 resources of the client's own, taken in one transaction and given back
+  in the next. Redis: a script that sets the key if it is not there and counts the fence, one that
+  deletes it if it is the caller's; redis-benchmark over a Unix socket, both rates put together.
 - First call: {connections} new connections for each side in turns; the median time of the first
   statement. The other side is the same statement in a PL/pgSQL function.
 - Events: limit 100, a prepared statement with parameters on one connection, {calls} calls for each side
@@ -169,6 +173,20 @@ def state_rows(options: Options) -> Iterator[Row]:
         yield throughput("state set, 8 clients, state_notify off", "state_set", options, None)
         yield throughput("state get and compare-and-set, 8 clients, off", "state_cas", options, None)
         session.execute("select caliber_config_reset('state_notify')")
+# --- locks ---
+
+
+def locks(options: Options) -> Iterator[Row]:
+    with connect(DATABASE) as session:
+        session.execute(script("locks.sql"))
+        session.execute("vacuum analyze caliber_resource")
+    row = throughput("lock acquire + release, 8 clients", "lock", options, 0.6)
+    yield row
+    redis = leases_per_second(CLIENTS)
+    if redis is not None:
+        ours = float(row.ours.removesuffix("/s").replace(",", ""))
+        what = "lock acquire + release, 8 clients"
+        yield Row(what, row.ours, f"{redis:,.0f}/s Redis, appendfsync always", ours / redis)
 
 
 # --- the first call of a connection ---
@@ -261,6 +279,7 @@ def measure(options: Options) -> Iterator[Row]:
         yield throughput("heartbeat, 8 clients", "heartbeat", options, 0.7)
         yield throughput("register, 8 clients", "register", options, None)
         yield register_silently(options)
+        yield from locks(options)
         yield first_calls(options)
         yield from state_rows(options)
     with scratch(DATABASE), scratch(SMALL):
