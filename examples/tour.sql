@@ -165,3 +165,39 @@ commit;
 
 -- After a crash, the process that takes over goes on from there.
 select checkpoint_type, reference_id, agent_state, incarnation from caliber_checkpoint_latest(:'bob');
+-- === 10. Locks ===
+-- bob and dan edit the same files. A lock is a lease with a fence, a number that only rises;
+-- several are taken all or none, and a directory covers what is below it.
+select caliber_agent_register('coder', name => 'dan') as dan
+\gset
+select resource_id, mode, fence from caliber_lock_acquire_many(:'bob', 'file', '{src/auth/,README.md}');
+select caliber_lock_acquire(:'dan', 'file', 'src/auth/login.py') is not null as got_it;
+select a.name, l.resource_id, l.fence from caliber_lock_list(resource_id => 'src/auth/login.py') as l
+join caliber_agents as a on a.agent_id = l.holder_agent_id;
+
+-- A lease is not enough: bob may sleep past its end. So a write shows its fence to a guard, in
+-- the transaction of the write.
+create temporary table page (title text primary key, body text);
+insert into page values ('README', '-');
+begin;
+select caliber_lock_guard('file', 'README.md', 1) is not null as lease_runs;
+update page set body = 'by bob';
+commit;
+
+-- bob sleeps too long (a superuser moves the end into the past), dan takes over and writes.
+update caliber_resource set expires_at = clock_timestamp() where holder_agent_id = :'bob';
+select fence from caliber_lock_acquire_many(:'dan', 'file', '{README.md}');
+begin;
+select caliber_lock_guard('file', 'README.md', 2) is not null as lease_runs;
+update page set body = 'by dan';
+commit;
+
+-- bob wakes up and writes. His fence is old, and the transaction comes to nothing.
+\set ON_ERROR_STOP off
+begin;
+select caliber_lock_guard('file', 'README.md', 1);
+update page set body = 'by bob, who overslept';
+commit;
+\set ON_ERROR_STOP on
+select body from page;
+select caliber_lock_release_all(:'dan') as released;

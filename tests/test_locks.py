@@ -176,6 +176,27 @@ def test_agents_see_the_locks_of_their_team(
     assert scalar(connect(roles("caliber_observer")), "select count(*) from caliber_lock") == 4
 
 
+def test_everything_of_an_agent_is_given_back(
+    db: Connection, connect: Connect, roles: Callable[[str], str], ann: object, bob: object
+) -> None:
+    db.execute(MANY, (ann, "file", ["a", "b/"]))
+    scalar(db, SHARED, ann, "doc", "1")
+    scalar(db, SHARED, bob, "doc", "1")
+    scalar(db, "select caliber_lock_acquire(%s, 'doc', '2', 'exclusive', 1)", ann)
+    everything = "select caliber_lock_release_all(%s)"
+    role = roles("caliber_agent")
+    db.execute("update caliber_agent set login_role = %s where agent_id = %s", (role, bob))
+    assert state(connect(role), everything, ann) == "42501"
+    db.execute("select caliber_agent_terminate(%s)", (ann,))
+    assert scalar(db, everything, ann) == 3
+    assert scalar(db, everything, ann) == 0
+    assert scalar(db, "select array_agg(holder_agent_id) from caliber_lock") == [bob]
+    assert scalar(db, "select count(*) from caliber_resource where lock_id is not null") == 0
+    assert scalar(db, ACQUIRE, bob, "file", "b/c") is not None
+    assert state(db, everything, None) == "22023"
+    assert state(db, everything, uuid.uuid4()) == "P0002"
+
+
 def test_extend(db: Connection, ann: object) -> None:
     for call in (ACQUIRE, SHARED):
         lock = scalar(db, call, ann, "doc", call)

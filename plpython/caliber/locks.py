@@ -135,6 +135,46 @@ _RELEASE = plan(
     "uuid",
 )
 
+# Whatever became of the agent; those that ran out are cleared away with the others.
+_RELEASE_ALL = plan(
+    """
+    with had as (
+        select r.resource_type, r.resource_id, r.lock_id, r.expires_at, r.wanted_until
+        from @extschema@.caliber_resource as r
+        where r.holder_agent_id = $1 and r.lock_id is not null
+        order by r.resource_type, r.resource_id
+        for update
+    ),
+    freed as (
+        update @extschema@.caliber_resource as r
+        set lock_id = null, holder_agent_id = null, acquired_at = null, expires_at = null, reason = null
+        from had as h
+        where r.resource_type = h.resource_type and r.resource_id = h.resource_id
+        returning h.lock_id, h.resource_type, h.resource_id, h.wanted_until, h.expires_at
+    ),
+    left_alone as (
+        delete from @extschema@.caliber_lock_shared as s
+        where s.holder_agent_id = $1
+        returning s.lock_id, s.resource_type, s.resource_id, s.expires_at
+    ),
+    ended as (
+        select f.lock_id, f.resource_type, f.resource_id, f.wanted_until, f.expires_at from freed as f
+        union all
+        select l.lock_id, l.resource_type, l.resource_id, r.wanted_until, l.expires_at
+        from left_alone as l
+        inner join @extschema@.caliber_resource as r
+            on l.resource_type = r.resource_type and l.resource_id = r.resource_id
+    )
+    select
+        pg_catalog.count(*) filter (where e.expires_at > pg_catalog.clock_timestamp()) as released,
+        pg_catalog.count(
+            @extschema@._caliber_lock_tell(e.lock_id, e.resource_type, e.resource_id, e.wanted_until)
+        ) as told
+    from ended as e
+    """,
+    "uuid",
+)
+
 _EXTEND = plan(
     """
     with longer as (
@@ -332,6 +372,17 @@ def release(lock_id: str | None) -> bool:
     if lease is not None and not lease["may_act"]:
         callers.not_yours(lease["agent_id"], lease["actor"])
     return False
+
+
+def release_all(agent_id: str | None) -> int:
+    checks.required("agent_id", agent_id)
+    agent = _AGENT.one(agent_id)
+    if agent is None:
+        callers.refuse_agent(str(agent_id))
+    if not agent["may_act"]:
+        callers.not_yours(str(agent_id), agent["actor"])
+    row = _RELEASE_ALL.one(agent_id) or {}
+    return int(row["released"])
 
 
 def extend(lock_id: str | None, additional_ms: int | None) -> str:

@@ -383,6 +383,16 @@ as $python$ @locks.release@ $python$;
 comment on function @extschema@.caliber_lock_release(uuid) is
 'Gives a lease back; false when it had ended. Notifies caliber_lock when somebody waits. The holder''s only: 42501.';
 
+create function @extschema@.caliber_lock_release_all(agent_id uuid)
+returns integer
+language plpython3u
+security definer
+set search_path = pg_catalog, pg_temp
+as $python$ @locks.release_all@ $python$;
+
+comment on function @extschema@.caliber_lock_release_all(uuid) is
+'Gives back every lease of an agent, also of one that is terminated, and returns how many still ran.';
+
 create function @extschema@.caliber_lock_extend(
     lock_id uuid,
     additional_ms bigint
@@ -449,6 +459,7 @@ grant execute on function
         uuid, text, text[], @extschema@.caliber_lock_mode, bigint, integer, text, bigint
     ),
     @extschema@.caliber_lock_release(uuid),
+    @extschema@.caliber_lock_release_all(uuid),
     @extschema@.caliber_lock_extend(uuid, bigint),
     @extschema@.caliber_lock_guard(text, text, bigint),
     @extschema@.caliber_lock_guard(text, uuid, bigint)

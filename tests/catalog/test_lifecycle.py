@@ -181,6 +181,8 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     session.execute("select caliber_state_set('s', 'k', '1', agent_id => %s, exclusive => true)", (lead,))
     session.execute("select caliber_token_request(agent_id, 'review') from caliber_agent")
     session.execute("select caliber_checkpoint_save(%s, 'done', 'x', '{}')", (lead,))
+    session.execute("select caliber_lock_acquire(agent_id, 'doc', name) from caliber_agent")
+    session.execute("select caliber_lock_acquire(agent_id, 'doc', '1', 'shared') from caliber_agent")
     before = checksums(session)
     cursor = str(scalar(session, "select max(next_cursor) from caliber_events_since()"))
     dump = tmp_path / "dump"
