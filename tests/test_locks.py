@@ -454,20 +454,17 @@ def test_an_open_guard_keeps_a_lease_that_runs_out_from_being_taken(
     db: Connection, connect: Connect, ann: object, bob: object
 ) -> None:
     for call, kind in ((ACQUIRE, "doc"), (SHARED, "doc"), (ACQUIRE, "file"), (SHARED, "file")):
-        name = f"{kind}-{call == SHARED}/x"
-        short = (
-            call.replace("%s)", "%s, timeout_ms => 150)") if call == ACQUIRE else call.replace(")", ", 150)")
-        )
-        fence = lease(db, scalar(db, short, ann, kind, name))["fence"]
+        folder = f"{kind}-{call == SHARED}/"
+        scalar(db, call, ann, kind, folder + "x")
         other = connect()
         with other.transaction():
-            scalar(other, GUARD, kind, name, fence)
-            db.execute("select pg_sleep(0.2)")
+            scalar(other, GUARD, kind, folder + "x", 1)
+            run_out(db)
             assert scalar(db, "select count(*) from caliber_lock") == 0
-            assert scalar(db, ACQUIRE, bob, kind, name) is None
+            assert scalar(db, ACQUIRE, bob, kind, folder + "x") is None
             if kind == "file":
-                assert scalar(db, ACQUIRE, bob, kind, f"{kind}-{call == SHARED}/") is None
-        assert scalar(db, ACQUIRE, bob, kind, name) is not None
+                assert scalar(db, ACQUIRE, bob, kind, folder) is None
+        assert scalar(db, ACQUIRE, bob, kind, folder + "x") is not None
         run_out(db)
 
 

@@ -134,7 +134,7 @@ def test_a_waiter_gets_what_is_released(db: Connection, agents: Make, kind: str)
 
 def test_a_waiter_gets_what_runs_out(db: Connection, agents: Make) -> None:
     ann, bob = agents("ann bob")
-    scalar(db, "select caliber_lock_acquire(%s, 'doc', '1', 'exclusive', 400)", ann.id)
+    scalar(db, "select caliber_lock_acquire(%s, 'doc', '1', 'exclusive', 500)", ann.id)
     bob.wait("1")
     assert bob.end() is not None
     assert scalar(db, "select fence from caliber_lock") == 2
@@ -252,9 +252,10 @@ def test_a_waiter_waits_for_an_open_transaction(db: Connection, agents: Make) ->
 
 def test_a_waiter_waits_for_an_open_guard(db: Connection, agents: Make) -> None:
     ann, bob = agents("ann bob")
-    scalar(db, "select caliber_lock_acquire(%s, 'doc', '1', 'exclusive', 100)", ann.id)
+    ann.take("1")
     with ann.connection.transaction():
         scalar(ann.connection, "select caliber_lock_guard('doc', '1', 1)")
+        db.execute("update caliber_resource set expires_at = clock_timestamp()")
         bob.wait("1")
         until(lambda: scalar(db, "select count(*) from pg_locks where not granted"))
         assert scalar(db, "select fence from caliber_resource") == 1
