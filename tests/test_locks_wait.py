@@ -211,6 +211,25 @@ def test_nobody_overtakes_between_release_and_grant(db: Connection, agents: Make
         assert bob.end() is not None
 
 
+def test_the_turn_of_one_that_waits_counts_while_the_lease_is_free(
+    db: Connection, connect: Connect, agents: Make
+) -> None:
+    """The moment between release and grant, held still: another has the turn and no lease yet."""
+    (ann,) = agents("ann")
+    for kind in ("doc", "file"):
+        ann.release(ann.take("a/b", kind=kind))
+        first = connect()
+        with first.transaction():
+            first.execute("select pg_advisory_xact_lock(_caliber_lock_turn(%s, 'a/b'))", (kind,))
+            assert ann.take("a/b", kind=kind) is None
+            assert ann.take("a/b", "shared", kind=kind) is None
+            assert ann.take("c", kind=kind) is not None
+        assert ann.take("a/b", kind=kind) is not None
+    with first.transaction():
+        first.execute("select pg_advisory_xact_lock(_caliber_lock_turn('file', 'x'))")
+        assert ann.take("x/y/z", kind="file") is None
+
+
 def test_readers_that_waited_come_in_together(db: Connection, agents: Make) -> None:
     ann, bob, carl = agents("ann bob carl")
     lock = ann.take("1")
