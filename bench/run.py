@@ -173,6 +173,8 @@ def state_rows(options: Options) -> Iterator[Row]:
         yield throughput("state set, 8 clients, state_notify off", "state_set", options, None)
         yield throughput("state get and compare-and-set, 8 clients, off", "state_cas", options, None)
         session.execute("select caliber_config_reset('state_notify')")
+
+
 # --- locks ---
 
 

@@ -165,7 +165,9 @@ commit;
 
 -- After a crash, the process that takes over goes on from there.
 select checkpoint_type, reference_id, agent_state, incarnation from caliber_checkpoint_latest(:'bob');
--- === 10. Locks ===
+
+--
+-- === 13. Locks ===
 -- bob and dan edit the same files. A lock is a lease with a fence, a number that only rises;
 -- several are taken all or none, and a directory covers what is below it.
 select caliber_agent_register('coder', name => 'dan') as dan
