@@ -31,7 +31,7 @@ ERRORS = (
     ("KA002", "Delegation depth exceeded. Reserved."),
     ("KA003", "Delegation cycle. Reserved."),
     ("KA004", "Agent unavailable. Reserved."),
-    ("KA005", "Budget exhausted. Reserved."),
+    ("KA005", "Budget exhausted, such as the token budget of a scope."),
     ("KA006", "At capacity. Reserved."),
     ("KA007", "Wrong state for this step, such as work for an agent that is terminated."),
     ("KA008", "Feature disabled. Reserved."),
@@ -41,7 +41,7 @@ ERRORS = (
     ("40001", "The row changed meanwhile; try again."),
     ("40P01", "Waiting would never end: the agents wait for each other, or their transactions do."),
     ("42501", "The caller may not do this."),
-    ("54000", "A limit of the database's settings is reached."),
+    ("54000", "A limit is reached, such as the size of content or a setting."),
     ("P0002", "What the argument names does not exist."),
 )
 

@@ -9,7 +9,6 @@
 \set VERBOSITY terse
 \pset footer off
 \pset null '-'
-\set trajectory '00000000-0000-7000-8000-000000000001'
 \set ECHO all
 
 --
@@ -33,7 +32,9 @@ order by name;
 
 --
 -- === 3. Work: assign, wait, release ===
--- Assigning a trajectory makes an agent active; assigning the same again changes nothing.
+-- A trajectory is a piece of work. Assigning it makes an agent active; again changes nothing.
+select caliber_trajectory_start('port the billing module', :'bob') as trajectory
+\gset
 select caliber_agent_assign_trajectory(:'bob', :'trajectory') as changed;
 select caliber_agent_assign_trajectory(:'bob', :'trajectory') as changed;
 

@@ -154,12 +154,13 @@ def test_terminated_is_reached_by_terminate_only_and_left_by_nothing(db: Connect
 
 
 def test_assign_and_release(db: Connection, agent: object) -> None:
-    first, second = uuid.uuid4(), uuid.uuid4()
+    start = "select caliber_trajectory_start('work', %s)"
+    first, second = scalar(db, start, agent), scalar(db, start, agent)
     assign = "select caliber_agent_assign_trajectory(%s, %s, %s)"
     assert scalar(db, assign, agent, first, None) is True
     assert scalar(db, assign, agent, first, None) is False
     assert shown(db, agent)["status"] == "active"
-    scope = uuid.uuid4()
+    scope = scalar(db, "select scope_id from caliber_scope_current(%s)", first)
     assert scalar(db, assign, agent, first, scope) is True
     assert shown(db, agent)["current_scope_id"] == scope
     assert state(db, assign, agent, second, None) == "KA007"
@@ -170,6 +171,21 @@ def test_assign_and_release(db: Connection, agent: object) -> None:
     assert (row["status"], row["current_trajectory_id"], row["current_scope_id"]) == ("idle", None, None)
     db.execute("select caliber_agent_set_status(%s, 'failed')", (agent,))
     assert state(db, assign, agent, second, None) == "KA007"
+
+
+def test_assign_refuses_what_cannot_be_worked_on(db: Connection, agent: object) -> None:
+    start = "select caliber_trajectory_start('work', %s)"
+    first, second = scalar(db, start, agent), scalar(db, start, agent)
+    scope = scalar(db, "select scope_id from caliber_scope_current(%s)", first)
+    assign = "select caliber_agent_assign_trajectory(%s, %s, %s)"
+    assert state(db, assign, agent, uuid.uuid4(), None) == "P0002"
+    assert state(db, assign, agent, second, scope) == "22023"
+    assert state(db, assign, agent, second, uuid.uuid4()) == "22023"
+    db.execute("select caliber_scope_close(%s)", (scope,))
+    assert state(db, assign, agent, first, scope) == "KA007"
+    db.execute("select caliber_trajectory_finish(%s)", (first,))
+    assert state(db, assign, agent, first, None) == "KA007"
+    assert scalar(db, assign, agent, second, None) is True
 
 
 def test_resume_refuses_the_process_before(db: Connection, agent: object) -> None:

@@ -12,15 +12,18 @@ def test_defaults_are_those_of_the_design(db: Connection) -> None:
         "agent_max_concurrent_tasks": "5",
         "agent_spawn_depth": "8",
         "agent_unavailable_ms": "30000",
+        "context_retention_days": "90",
         "event_level": "info",
         "event_notify": "on",
         "event_retention_days": "90",
         "heartbeat_interval_ms": "5000",
         "heartbeat_missed_limit": "3",
+        "search_exact_rows": "1000",
         "shard_number": None,
         "state_notify": "on",
         "state_retention_days": "90",
         "token_claim_seconds": "60",
+        "token_estimator": None,
         "token_max_hold_seconds": "1800",
     }
 

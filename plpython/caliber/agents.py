@@ -114,6 +114,10 @@ def assign_trajectory(
             detail=f"{agent['name']} works on {agent['current_trajectory_id']}.",
             hint="caliber_agent_release takes it off that one first.",
         )
+    # Not above: a connection whose first call is a beat should not wait for it.
+    from caliber import memory_rules
+
+    memory_rules.refuse_work(str(trajectory_id), scope_id, str(agent_id))
     work = {
         "status": "active",
         "current_trajectory_id": trajectory_id,

@@ -122,6 +122,11 @@ def checked(known: dict[str, Any], value: str | None) -> str:
         if spelling is None:
             errors.invalid(key, value, "must be on or off")
         return spelling
+    if known["type"] == "function":
+        # Not above: few sessions ever change this.
+        from caliber import token_counts
+
+        return token_counts.estimator(key, value)
     return _whole_number(known, value)
 
 

@@ -342,7 +342,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @agents.assign_trajectory@ $python$;
 
 comment on function @extschema@.caliber_agent_assign_trajectory(uuid, uuid, uuid, bigint) is
-'Puts an agent to work on a trajectory and makes it active; false when it already was. KA007 while it works on another one.';
+'Puts an agent to work on a trajectory, in a scope of it when one is given, and makes it active; false when it already was. KA007 while it works on another one, or when the trajectory is finished or the scope closed.';
 
 create function @extschema@.caliber_agent_release(
     agent_id uuid,

@@ -56,6 +56,18 @@ begin atomic
             'Written into the last 10 bits of new ids; unset leaves them random.'
         ),
         (
+            'search_exact_rows', 'integer', '1000', 0, 1000000, null,
+            'Search by embedding compares every row while no more than this can match; beyond that it takes the index.'
+        ),
+        (
+            'token_estimator', 'function', null, null, null, null,
+            'Counts the tokens of what is written without a count: a superuser''s function; unset is 4 bytes a token.'
+        ),
+        (
+            'context_retention_days', 'integer', '90', 1, 36500, null,
+            'Age in days after which caliber_context_purge may delete a context.'
+        ),
+        (
             'state_notify', 'boolean', 'on', null, null, null,
             'Whether a change of the shared state notifies the channel caliber_state.'
         ),
@@ -86,7 +98,7 @@ select
     coalesce(
         pg_catalog.array_to_string(k.choices, ' | '),
         k.minimum || ' to ' || k.maximum,
-        'on | off'
+        case k.type when 'function' then 'f(text) returning integer' else 'on | off' end
     ) as allowed,
     k.description,
     s.set_at,

@@ -170,6 +170,20 @@ def checksums(session: Connection) -> dict[str, object]:
     return found
 
 
+MEMORY = (
+    "select caliber_trajectory_start('work', agent_id) from caliber_agent where name = 'lead'",
+    "select caliber_turn_add(scope_id, 'user', 'hello') from caliber_scope",
+    "select caliber_artifact_create(scope_id, null, 'fact', c, embedding => '[1,0]')"
+    " from caliber_scope, unnest(array['old', 'new']) as c",
+    "select caliber_artifact_supersede(o.artifact_id, n.artifact_id)"
+    " from caliber_artifact as o, caliber_artifact as n where o.content = 'old' and n.content = 'new'",
+    "select caliber_note_add(agent_id, 'handoff', 'go on', trajectory_id) from caliber_trajectory",
+    "select caliber_context_assemble(trajectory_id) from caliber_trajectory",
+    "select caliber_trajectory_start('part', agent_id, trajectory_id) from caliber_trajectory",
+    "select caliber_embedding_index(2)",
+)
+
+
 def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase, tmp_path: Path) -> None:
     source, target = database(), database(None)
     session = connect(dbname=source)
@@ -185,6 +199,8 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     session.execute("select caliber_checkpoint_save(%s, 'done', 'x', '{}')", (lead,))
     session.execute("select caliber_lock_acquire(agent_id, 'doc', name) from caliber_agent")
     session.execute("select caliber_lock_acquire(agent_id, 'doc', '1', 'shared') from caliber_agent")
+    for statement in MEMORY:
+        session.execute(statement)
     before = checksums(session)
     cursor = str(scalar(session, "select max(next_cursor) from caliber_events_since()"))
     dump = tmp_path / "dump"
@@ -204,6 +220,10 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     assert scalar(restored, "select caliber_token_release(%s, 'review', '', 1)", lead) is True
     assert scalar(restored, turn) == 2
     assert scalar(restored, "select caliber_checkpoint_save(%s, 'done', 'y')", lead) == 2
+    assert scalar(restored, "select caliber_turn_add(scope_id, 'user', 'x') from caliber_scope limit 1") == 2
+    assert scalar(restored, "select caliber_context_verify(context_id) from caliber_context") is True
+    assert scalar(restored, "select caliber_embedding_index(2)") == 2
+    assert scalar(restored, "select content from caliber_search(embedding => '[1,0]')") == "new"
     # A follower goes on with the cursor it had, although transaction ids mean nothing here.
     restored.execute("select caliber_event_record('after_restore', 'x')")
     rows = restored.execute("select event_type from caliber_events_since(%s)", (cursor,)).fetchall()
