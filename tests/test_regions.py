@@ -1,0 +1,587 @@
+"""Regions: making them, writing and reading keys, versions, the four policies."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from conftest import Connect, Connection, refused, scalar, state
+from regions_helpers import (
+    PUT,
+    Cast,
+    Roles,
+    conflicts,
+    create,
+    get,
+    history,
+    login,
+    make_cast,
+    put,
+)
+
+CREATE = "select caliber_region_create"
+POLICY = ", conflict_resolution => '{}'"
+WRITES = int(os.environ.get("CALIBER_REGION_WRITES", "10"))
+
+
+@pytest.fixture
+def cast(db: Connection) -> Cast:
+    return make_cast(db)
+
+
+def test_a_region_tells_its_terms(db: Connection, cast: Cast) -> None:
+    made = scalar(
+        db,
+        f"{CREATE}(%s, 'team', 'plan', array[%s]::uuid[], array[%s]::uuid[], true, 'merge', false, 'why')",
+        cast.owner,
+        cast.reader,
+        cast.writer,
+    )
+    row = db.execute("select * from caliber_region_list(name => 'plan')").fetchone()
+    assert row is not None
+    assert (row["region_id"], row["owner"], row["team"]) == (made, "owner", "default")
+    assert (row["readers"], row["writers"]) == (["reader"], ["writer"])
+    assert (row["require_lock"], row["conflict_resolution"], row["version_tracking"]) == (
+        True,
+        "merge",
+        False,
+    )
+    assert (row["keys"], row["writes"], row["conflicts"], row["description"]) == (0, 0, 0, "why")
+
+
+@pytest.mark.parametrize(
+    ("region_type", "policy"),
+    [("private", "last_write_wins"), ("team", "reject"), ("public", "reject"), ("collaborative", "reject")],
+)
+def test_what_is_left_out(db: Connection, cast: Cast, region_type: str, policy: str) -> None:
+    create(db, cast.owner, region_type)
+    row = db.execute("select * from caliber_regions").fetchone()
+    assert row is not None
+    assert str(row["name"]).startswith(f"{region_type}-")
+    assert (row["conflict_resolution"], row["version_tracking"], row["require_lock"]) == (policy, True, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sqlstate"),
+    [
+        ("null, 'team'", "22023"),
+        ("%(owner)s, null", "22023"),
+        ("%(owner)s, 'shared'", "22P02"),
+        ("%(owner)s, 'team', ''", "22023"),
+        ("%(owner)s, 'team', 'Plan B'", "22023"),
+        ("%(owner)s, 'team', repeat('a', 64)", "22023"),
+        ("%(owner)s, 'team', 'taken'", "23505"),
+        ("gen_random_uuid(), 'team'", "P0002"),
+        ("%(owner)s, 'team', readers => array[gen_random_uuid()]", "P0002"),
+        ("%(owner)s, 'team', writers => array[null]::uuid[]", "22023"),
+        ("%(owner)s, 'team', readers => array_fill(%(owner)s::uuid, array[101])", "22023"),
+        ("%(owner)s, 'team', description => repeat('x', 1001)", "22023"),
+        ("%(owner)s, 'team', incarnation => 9", "KA001"),
+    ],
+)
+def test_create_refuses_bad_input(db: Connection, cast: Cast, arguments: str, sqlstate: str) -> None:
+    create(db, cast.owner, "private", ", 'taken'")
+    with pytest.raises(psycopg.Error) as caught:
+        db.execute(f"{CREATE}({arguments})", {"owner": str(cast.owner)})
+    assert caught.value.sqlstate == sqlstate
+    assert scalar(db, "select count(*) from caliber_region") == 1
+
+
+def test_a_name_is_unique_among_its_owners(db: Connection, cast: Cast) -> None:
+    create(db, cast.owner, "private", ", 'notes'")
+    create(db, cast.teammate, "private", ", 'notes'")
+    assert scalar(db, "select count(*) from caliber_region_list(name => 'notes')") == 2
+    assert state(db, "select * from caliber_region_list(max_regions => 0)") == "22023"
+
+
+def test_list_filters(db: Connection, cast: Cast) -> None:
+    create(db, cast.owner, "private", ", 'a'")
+    create(db, cast.owner, "public", ", 'b'")
+    create(db, cast.stranger, "public", ", 'c'")
+
+    def names(arguments: str) -> list[object]:
+        return [r["name"] for r in db.execute(f"select name from caliber_region_list({arguments})")]
+
+    assert names("") == ["a", "b", "c"]
+    assert names("'public'") == ["b", "c"]
+    assert names(f"owner_agent_id => '{cast.owner}'") == ["a", "b"]
+    assert names("max_regions => 1") == ["a"]
+
+
+def test_put_and_get(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private")
+    assert get(db, cast.owner, region) is None
+    assert put(db, cast.owner, region, '{"a": 1}') == ("written", 1, None, False)
+    assert put(db, cast.owner, region, "null") == ("written", 2, None, False)
+    assert get(db, cast.owner, region) == (None, 2)
+    assert put(db, cast.owner, region, '"ü\U0001f600"', 0, key="other") == ("written", 1, None, False)
+
+
+def test_a_version_from_the_future_is_misuse(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private")
+    assert state(db, PUT, cast.owner, region, "k", "1", 1) == "22023"
+    put(db, cast.owner, region, "1")
+    assert state(db, PUT, cast.owner, region, "k", "1", 2) == "22023"
+    assert get(db, cast.owner, region) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "null, %(region)s, 'k', '1'",
+        "%(owner)s, null, 'k', '1'",
+        "%(owner)s, %(region)s, null, '1'",
+        "%(owner)s, %(region)s, '', '1'",
+        "%(owner)s, %(region)s, repeat('k', 201), '1'",
+        "%(owner)s, %(region)s, 'k', null",
+        "%(owner)s, %(region)s, 'k', '1', -1",
+        "%(owner)s, %(region)s, 'k', '1', 9223372036854775807",
+        "%(owner)s, %(region)s, 'k', jsonb_build_object('x', repeat('y', 300000))",
+        "%(owner)s, %(region)s, 'k', jsonb_build_array(repeat('ü', 140000))",
+        "%(owner)s, %(region)s, 'k', (repeat('[', 65) || repeat(']', 65))::jsonb",
+    ],
+)
+def test_put_refuses_bad_input(db: Connection, cast: Cast, arguments: str) -> None:
+    region = create(db, cast.owner, "private")
+    named = {"owner": str(cast.owner), "region": str(region)}
+    with pytest.raises(psycopg.Error) as caught:
+        db.execute(f"select * from caliber_region_put({arguments})", named)
+    assert caught.value.sqlstate == "22023"
+    assert scalar(db, "select count(*) from caliber_region_entry") == 0
+
+
+def test_large_values_and_odd_keys_pass(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private")
+    large = '"' + "y" * 250_000 + '"'
+    assert put(db, cast.owner, region, large, key="ключ \U0001f511 '\"\\") == ("written", 1, None, False)
+    deep = "[" * 64 + "]" * 64
+    assert put(db, cast.owner, region, deep) == ("written", 1, None, False)
+    flat = "[" + "[]," * 200 + "[]]"
+    assert put(db, cast.owner, region, flat) == ("written", 2, None, False)
+    # Of a digit nothing is lost.
+    put(db, cast.owner, region, "12345678901234567890.123456789012345678900", key="n")
+    exact = "select value::text from caliber_region_get(%s, %s, 'n')"
+    assert scalar(db, exact, cast.owner, region) == "12345678901234567890.123456789012345678900"
+
+
+def test_unknown_and_ended_agents_and_regions(db: Connection, cast: Cast) -> None:
+    region, unknown = create(db, cast.owner, "collaborative"), uuid.uuid4()
+    put(db, cast.owner, region, "1")
+    read = "select * from caliber_region_get(%s, %s)"
+    past = "select * from caliber_region_history(%s, %s)"
+    for agent, where in ((unknown, region), (cast.owner, unknown)):
+        assert state(db, PUT, agent, where, "k", "2", 1) == "P0002"
+        assert state(db, read, agent, where) == "P0002"
+        assert state(db, past, agent, where) == "P0002"
+    assert state(db, read, None, region) == "22023"
+    assert db.execute(read, (cast.owner, None)).fetchall() == []
+    db.execute("select caliber_agent_terminate(%s)", (cast.teammate,))
+    assert state(db, PUT, cast.teammate, region, "k", "2", 1) == "KA007"
+    assert state(db, read, cast.teammate, region) == "KA007"
+    assert state(db, f"{CREATE}(%s, 'team')", cast.teammate) == "KA007"
+    assert get(db, cast.owner, region) == (1, 1)
+
+
+def test_a_process_that_was_replaced_writes_nothing(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private")
+    db.execute("select caliber_agent_resume(%s)", (cast.owner,))
+    old = "select * from caliber_region_put(%s, %s, 'k', '1', incarnation => 1)"
+    assert state(db, old, cast.owner, region) == "KA001"
+    assert state(db, old.replace("put", "remove").replace(", '1'", ""), cast.owner, region) == "KA001"
+    assert scalar(db, old.replace("=> 1", "=> 2"), cast.owner, region) == "written"
+
+
+def test_a_region_that_requires_a_lock_refuses_writes_without(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "collaborative", ", require_lock => true")
+    for fence in ("null", "1", "-1"):
+        query = f"select * from caliber_region_put(%s, %s, 'k', '1', 0, fence => {fence})"
+        assert state(db, query, cast.owner, region) == "KA008"
+    assert "require_lock" in (refused(db, PUT, cast.owner, region, "k", "1", 0).diag.message_hint or "")
+    # Who may not write at all is told so first; reading needs no lock.
+    private = create(db, cast.owner, "private", ", require_lock => true")
+    assert state(db, PUT, cast.stranger, private, "k", "1", 0) == "42501"
+    assert get(db, cast.owner, region) is None
+
+
+# --- versions ---
+
+
+def test_every_version_is_kept(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private")
+    for value in "123":
+        put(db, cast.owner, region, value)
+    put(db, cast.owner, region, "9", key="other")
+    assert history(db, cast.owner, region) == [(3, 3), (2, 2), (1, 1)]
+    everything = "select key, version from caliber_region_history(%s, %s)"
+    rows = db.execute(everything, (cast.owner, region)).fetchall()
+    assert [(r["key"], r["version"]) for r in rows] == [("k", 3), ("k", 2), ("k", 1), ("other", 1)]
+    limited = "select count(*) from caliber_region_history(%s, %s, max_versions => 2)"
+    assert scalar(db, limited, cast.owner, region) == 2
+    assert state(db, limited.replace("2", "1001"), cast.owner, region) == "22023"
+
+
+def test_without_version_tracking_one_version_is_there(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private", ", version_tracking => false")
+    for value in "123":
+        put(db, cast.owner, region, value)
+    assert history(db, cast.owner, region) == [(3, 3)]
+    assert scalar(db, "select count(*) from caliber_region_version") == 0
+
+
+@pytest.mark.parametrize("table", ["caliber_region_version", "caliber_region_conflict"])
+def test_the_past_is_append_only(db: Connection, cast: Cast, table: str) -> None:
+    region = create(db, cast.owner, "team")
+    put(db, cast.owner, region, "1")
+    put(db, cast.owner, region, "2")
+    assert state(db, f"update {table} set key = 'x'") == "42501"
+    assert state(db, f"delete from {table}") == "42501"
+    assert scalar(db, f"select count(*) from {table}") == 1
+
+
+def test_remove(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "team")
+    remove = "select outcome, version from caliber_region_remove(%s, %s, 'k', %s)"
+
+    def removed(seen: int | None) -> list[tuple[object, ...]]:
+        return [tuple(r.values()) for r in db.execute(remove, (cast.owner, region, seen))]
+
+    assert removed(None) == []
+    assert removed(4) == []
+    put(db, cast.owner, region, "1")
+    assert removed(0) == [("rejected", 1)]
+    assert removed(1) == [("written", 2)]
+    assert removed(2) == []
+    assert removed(None) == []
+    assert get(db, cast.owner, region) is None
+    # Nothing is there, so having seen nothing is no conflict; the version goes on.
+    assert put(db, cast.owner, region, "3", 0) == ("written", 3, None, False)
+    assert history(db, cast.owner, region) == [(3, 3), (2, None), (1, 1)]
+    assert len(conflicts(db)) == 1
+
+
+# --- the policies ---
+
+
+def concurrent(db: Connection, cast: Cast, policy: str, arguments: str = "") -> object:
+    """A team region where owner and teammate both saw version 1 and the owner was first."""
+    region = create(db, cast.owner, "team", POLICY.format(policy) + arguments)
+    put(db, cast.owner, region, '{"a": 1, "b": 1}')
+    assert put(db, cast.owner, region, '{"a": 2, "b": 1}', 1) == ("written", 2, None, False)
+    return region
+
+
+def test_last_write_wins(db: Connection, cast: Cast) -> None:
+    region = concurrent(db, cast, "last_write_wins")
+    assert put(db, cast.teammate, region, '{"a": 1, "b": 3}', 1) == ("written", 3, None, True)
+    assert get(db, cast.owner, region) == ({"a": 1, "b": 3}, 3)
+    found = conflicts(db)[0]
+    assert (found["agent_id"], found["other_agent_id"]) == (cast.teammate, cast.owner)
+    assert (found["seen_version"], found["found_version"], found["written_version"]) == (1, 2, 3)
+    assert (found["conflict_resolution"], found["outcome"]) == ("last_write_wins", "written")
+    assert found["lost_value"] == {"a": 2, "b": 1}
+    # Who does not say what it saw overwrites, and overrules nobody it knows of.
+    assert put(db, cast.owner, region, "0") == ("written", 4, None, False)
+
+
+def test_reject(db: Connection, cast: Cast) -> None:
+    region = concurrent(db, cast, "reject")
+    assert put(db, cast.teammate, region, "0", 1) == ("rejected", 2, {"a": 2, "b": 1}, True)
+    assert put(db, cast.teammate, region, "0") == ("rejected", 2, {"a": 2, "b": 1}, True)
+    assert get(db, cast.owner, region) == ({"a": 2, "b": 1}, 2)
+    assert [(c["seen_version"], c["written_version"], c["lost_value"]) for c in conflicts(db)] == [
+        (1, None, None),
+        (0, None, None),
+    ]
+    assert put(db, cast.teammate, region, "0", 2) == ("written", 3, None, False)
+
+
+def test_manual_keeps_the_value_and_puts_the_other_aside(db: Connection, cast: Cast) -> None:
+    region = concurrent(db, cast, "manual")
+    assert put(db, cast.teammate, region, '{"b": 3}', 1) == ("kept", 2, {"a": 2, "b": 1}, True)
+    assert get(db, cast.owner, region) == ({"a": 2, "b": 1}, 2)
+    found = conflicts(db)[0]
+    assert (found["outcome"], found["lost_value"]) == ("kept", {"b": 3})
+    # Somebody has to look at it, so it is an event; the others are not, by default.
+    query = "select severity from caliber_event where event_type = 'region_conflict'"
+    assert [r["severity"] for r in db.execute(query)] == ["warning"]
+
+
+def test_merge_keeps_both_changes(db: Connection, cast: Cast) -> None:
+    region = concurrent(db, cast, "merge")
+    merged = {"a": 2, "b": 3, "c": {"d": 1}}
+    assert put(db, cast.teammate, region, '{"a": 1, "b": 3, "c": {"d": 1}}', 1) == ("merged", 3, merged, True)
+    assert get(db, cast.owner, region) == (merged, 3)
+    found = conflicts(db)[0]
+    assert (found["outcome"], found["written_version"]) == ("merged", 3)
+    assert found["lost_value"] == {"a": 1, "b": 3, "c": {"d": 1}}
+    # With the newest version a write replaces; without any it is laid over what is there.
+    assert put(db, cast.owner, region, '{"a": 5}', 3) == ("written", 4, None, False)
+    assert put(db, cast.owner, region, '{"e": {"f": 1}}') == ("merged", 5, {"a": 5, "e": {"f": 1}}, False)
+    assert put(db, cast.owner, region, '{"e": {"g": 1}}') == (
+        "merged",
+        6,
+        {"a": 5, "e": {"f": 1, "g": 1}},
+        False,
+    )
+
+
+def test_merge_without_versions_takes_all_that_is_given(db: Connection, cast: Cast) -> None:
+    region = concurrent(db, cast, "merge", ", version_tracking => false")
+    assert put(db, cast.teammate, region, '{"a": 1, "c": 3}', 1) == (
+        "merged",
+        3,
+        {"a": 1, "b": 1, "c": 3},
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "current", "incoming", "merged"),
+    [
+        ("{}", '{"a": {"b": {"c": 1}}}', '{"a": {"b": {"d": 2}}}', '{"a": {"b": {"c": 1, "d": 2}}}'),
+        ('{"a": [1]}', '{"a": [1, 2]}', '{"a": [1, 3]}', '{"a": [1, 3]}'),
+        ('{"a": [1]}', '{"a": [1, 2]}', '{"a": [1]}', '{"a": [1, 2]}'),
+        ('{"a": 1, "b": 1}', '{"b": 1}', '{"a": 1, "b": 2}', '{"b": 2}'),
+        ('{"a": 1, "b": 1}', '{"a": 1, "b": 1, "c": 1}', '{"b": 1}', '{"a": 1, "b": 1, "c": 1}'),
+        ('{"a": 1}', '{"a": 2}', '{"a": true}', '{"a": true}'),
+        ('{"a": 1}', '{"a": 2}', '{"a": "1"}', '{"a": "1"}'),
+        ('{"a": {"x": 1}}', '{"a": {"x": 2}}', '{"a": null}', '{"a": null}'),
+        ('{"a": {"x": 1}}', '{"a": 7}', '{"a": {"x": 2}}', '{"a": {"x": 2}}'),
+        ("[1]", "[1, 2]", "[3]", "[3]"),
+        ("1", "2", '{"a": 1}', '{"a": 1}'),
+        ("{}", '{"n": 1.10}', '{"m": 12345678901234567890.0}', '{"m": 12345678901234567890.0, "n": 1.10}'),
+        ("{}", '{"ü": "\\u0001"}', '{"\U0001f511\\"": "\\\\"}', '{"ü": "\\u0001", "\U0001f511\\"": "\\\\"}'),
+    ],
+)
+def test_what_merging_makes(
+    db: Connection, cast: Cast, base: str, current: str, incoming: str, merged: str
+) -> None:
+    region = create(db, cast.owner, "team", POLICY.format("merge"))
+    put(db, cast.owner, region, base)
+    put(db, cast.owner, region, current, 1)
+    assert put(db, cast.teammate, region, incoming, 1)[0] == "merged"
+    stored = "select value::text = %s::jsonb::text from caliber_region_get(%s, %s)"
+    assert scalar(db, stored, merged, cast.owner, region) is True
+
+
+def test_a_merge_that_grows_too_large_changes_nothing(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "team", POLICY.format("merge"))
+    half = '{{"{}": "' + "y" * 150_000 + '"}}'
+    put(db, cast.owner, region, half.format("a"))
+    assert state(db, PUT, cast.owner, region, "k", half.format("b"), None) == "54000"
+    assert history(db, cast.owner, region)[0][0] == 1
+
+
+def test_a_removal_against_a_change(db: Connection, cast: Cast) -> None:
+    remove = "select outcome, version, current_value from caliber_region_remove(%s, %s, 'k', 1)"
+    expected = {
+        "last_write_wins": ("written", 3, None),
+        "merge": ("kept", 2, {"a": 2, "b": 1}),
+        "manual": ("kept", 2, {"a": 2, "b": 1}),
+        "reject": ("rejected", 2, {"a": 2, "b": 1}),
+    }
+    for policy, outcome in expected.items():
+        region = concurrent(db, cast, policy)
+        row = db.execute(remove, (cast.teammate, region)).fetchone()
+        assert row is not None
+        assert tuple(row.values()) == outcome
+    assert len(conflicts(db)) == 4
+    # A change against a removal: the change is what merging leaves.
+    region = concurrent(db, cast, "merge")
+    db.execute(remove.replace("1)", "2)"), (cast.owner, region))
+    assert put(db, cast.teammate, region, '{"b": 9}', 1) == ("merged", 4, {"b": 9}, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [
+        ("last_write_wins", ("written", 2, None, True)),
+        ("merge", ("merged", 2, {"a": 1, "b": 2}, True)),
+        ("manual", ("kept", 1, {"a": 1}, True)),
+        ("reject", ("rejected", 1, {"a": 1}, True)),
+    ],
+)
+def test_in_a_collaborative_region_who_says_nothing_has_seen_nothing(
+    db: Connection, cast: Cast, policy: str, outcome: tuple[object, ...]
+) -> None:
+    region = create(db, cast.owner, "collaborative", POLICY.format(policy))
+    assert put(db, cast.owner, region, '{"a": 1}') == ("written", 1, None, False)
+    assert put(db, cast.stranger, region, '{"b": 2}') == outcome
+    assert conflicts(db)[0]["seen_version"] == 0
+
+
+def test_a_write_that_is_rolled_back_leaves_nothing(db: Connection, connect: Connect, cast: Cast) -> None:
+    region = concurrent(db, cast, "reject")
+    other = connect(autocommit=False)
+    assert put(other, cast.teammate, region, "0", 1)[0] == "rejected"
+    assert put(other, cast.teammate, region, "0", 2)[0] == "written"
+    other.rollback()
+    assert conflicts(db) == []
+    assert get(db, cast.owner, region) == ({"a": 2, "b": 1}, 2)
+    assert len(history(db, cast.owner, region)) == 2
+
+
+# --- many at once ---
+
+
+def all_at_once(work: Callable[[Connection], None], connections: list[Connection]) -> None:
+    failed: list[BaseException] = []
+    barrier = threading.Barrier(len(connections))
+
+    def run(connection: Connection) -> None:
+        barrier.wait()
+        try:
+            work(connection)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(c,)) for c in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_sixteen_writers_and_no_update_is_lost_under_reject(
+    db: Connection, connect: Connect, cast: Cast
+) -> None:
+    region = create(db, cast.owner, "collaborative", POLICY.format("reject"))
+
+    def increment(connection: Connection) -> None:
+        value, version = 0, 0
+        for _ in range(WRITES):
+            while True:
+                outcome, version, current, _ = put(  # type: ignore[assignment]
+                    connection, cast.stranger, region, str(value + 1), version
+                )
+                if outcome == "written":
+                    value += 1
+                    break
+                assert outcome == "rejected"
+                value = int(str(current))
+
+    all_at_once(increment, [connect() for _ in range(16)])
+    total = 16 * WRITES
+    assert get(db, cast.owner, region) == (total, total)
+    # Every version was kept, without a gap, each one more than the one before.
+    versions = db.execute("select version, value from caliber_region_version order by version").fetchall()
+    assert [(r["version"], r["value"]) for r in versions] == [(n, n) for n in range(1, total + 1)]
+    query = "select count(*) from caliber_region_conflict where outcome <> 'rejected' or written_version > 0"
+    assert scalar(db, query) == 0
+
+
+def test_sixteen_writers_and_no_change_is_lost_under_merge(
+    db: Connection, connect: Connect, cast: Cast
+) -> None:
+    region = create(db, cast.owner, "collaborative", POLICY.format("merge"))
+    put(db, cast.owner, region, "{}")
+    numbers = iter(range(16))
+
+    def add_keys(connection: Connection) -> None:
+        mine = next(numbers)
+        for n in range(5):
+            outcome = put(connection, cast.stranger, region, f'{{"w{mine}": {{"n{n}": 1}}}}', 1)[0]
+            assert outcome in ("written", "merged")
+
+    all_at_once(add_keys, [connect() for _ in range(16)])
+    value, version = get(db, cast.owner, region) or (None, None)
+    assert value == {f"w{w}": {f"n{n}": 1 for n in range(5)} for w in range(16)}
+    assert version == 81
+    assert scalar(db, "select count(*) from caliber_region_version") == 81
+
+
+def test_sixteen_make_one_key_and_one_is_first(db: Connection, connect: Connect, cast: Cast) -> None:
+    region = create(db, cast.owner, "collaborative")
+    outcomes: list[object] = []
+    all_at_once(
+        lambda connection: outcomes.append(put(connection, cast.stranger, region, "1", 0)[0]),
+        [connect() for _ in range(16)],
+    )
+    assert sorted(map(str, outcomes)) == ["rejected"] * 15 + ["written"]
+    assert len(conflicts(db)) == 15
+
+
+# --- lists ---
+
+
+def test_grant_and_revoke(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private")
+    grant = "select caliber_region_grant(%s, %s, %s)"
+    revoke = "select caliber_region_revoke(%s, %s, %s)"
+
+    def listed() -> object:
+        return scalar(db, "select access from caliber_region_member")
+
+    assert scalar(db, grant, region, cast.reader, "read") is True
+    assert scalar(db, grant, region, cast.reader, "read") is False
+    assert scalar(db, grant, region, cast.reader, "write") is True
+    # Granting adds and never takes away.
+    assert scalar(db, grant, region, cast.reader, "read") is False
+    assert listed() == "write"
+    assert scalar(db, revoke, region, cast.reader, "write") is True
+    assert scalar(db, revoke, region, cast.reader, "write") is False
+    assert listed() == "read"
+    assert scalar(db, revoke, region, cast.reader, None) is True
+    assert scalar(db, revoke, region, cast.reader, "read") is False
+    assert listed() is None
+    assert scalar(db, grant, region, cast.owner, "write") is False
+    types = "select event_type from caliber_event where reference_id = %s order by event_id"
+    assert [r["event_type"] for r in db.execute(types, (str(region),))] == [
+        "region_created",
+        "region_granted",
+        "region_granted",
+        "region_revoked",
+        "region_revoked",
+    ]
+
+
+def test_grant_refuses_bad_input(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "private")
+    unknown = uuid.uuid4()
+    for verb in ("caliber_region_grant", "caliber_region_revoke"):
+        assert state(db, f"select {verb}(%s, %s)", None, cast.reader) == "22023"
+        assert state(db, f"select {verb}(%s, %s)", region, None) == "22023"
+        assert state(db, f"select {verb}(%s, %s)", unknown, cast.reader) == "P0002"
+    assert state(db, "select caliber_region_grant(%s, %s)", region, unknown) == "P0002"
+    assert state(db, "select caliber_region_grant(%s, %s, null)", region, cast.reader) == "22023"
+    db.execute("select caliber_agent_terminate(%s)", (cast.reader,))
+    assert state(db, "select caliber_region_grant(%s, %s)", region, cast.reader) == "P0002"
+
+
+def test_only_the_owner_and_admins_change_the_list(
+    db: Connection, connect: Connect, roles: Roles, cast: Cast
+) -> None:
+    region = create(db, cast.owner, "collaborative", f", writers => array['{cast.writer}'::uuid]")
+    grant = "select caliber_region_grant(%s, %s, 'write')"
+    owner = login(db, connect, roles, cast.owner)
+    assert scalar(owner, grant, region, cast.stranger) is True
+    for agent in (cast.teammate, cast.writer):
+        session = login(db, connect, roles, agent)
+        assert state(session, grant, region, cast.reader) == "42501"
+        assert state(session, grant, uuid.uuid4(), cast.reader) == "42501"
+        assert state(session, "select caliber_region_revoke(%s, %s)", region, cast.stranger) == "42501"
+    assert scalar(connect(roles("caliber_admin")), grant, region, cast.reader) is True
+    assert state(connect(roles("caliber_observer")), grant, region, cast.teammate) == "42501"
+    # The list outlives its owner's rights: an ended owner changes nothing, an admin does.
+    db.execute("select caliber_agent_terminate(%s)", (cast.owner,))
+    assert state(owner, grant, region, cast.teammate) == "42501"
+    assert scalar(db, grant, region, cast.teammate) is True
+
+
+def test_revoking_counts_from_the_next_statement(
+    db: Connection, connect: Connect, roles: Roles, cast: Cast
+) -> None:
+    region = create(db, cast.owner, "private", f", writers => array['{cast.writer}'::uuid]")
+    session = login(db, connect, roles, cast.writer)
+    assert put(session, cast.writer, region, "1") == ("written", 1, None, False)
+    db.execute("select caliber_region_revoke(%s, %s, 'write')", (region, cast.writer))
+    assert state(session, PUT, cast.writer, region, "k", "2", 1) == "42501"
+    assert get(session, cast.writer, region) == (1, 1)
+    db.execute("select caliber_region_revoke(%s, %s)", (region, cast.writer))
+    assert state(session, "select * from caliber_region_get(%s, %s)", cast.writer, region) == "42501"
+    assert scalar(session, "select count(*) from caliber_region_entry") == 0
