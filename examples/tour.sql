@@ -204,3 +204,40 @@ commit;
 \set ON_ERROR_STOP on
 select body from page;
 select caliber_lock_release_all(:'dan') as released;
+-- === 10. Shared memory ===
+-- A region keeps values by key. eve's is a team region: dan is of her team, so he may write too.
+select caliber_agent_register('planner', name => 'eve') as eve
+\gset
+select caliber_agent_register('coder', name => 'dan') as dan
+\gset
+select caliber_region_create(:'eve', 'team', 'plan', conflict_resolution => 'reject') as plan
+\gset
+select outcome, version from caliber_region_put(:'eve', :'plan', 'status', '{"build": "red"}');
+
+-- Both read version 1. dan is faster; eve's write is refused and she is told what stands.
+select outcome, version from caliber_region_put(:'dan', :'plan', 'status', '{"build": "green"}', 1);
+select outcome, version, current_value from caliber_region_put(:'eve', :'plan', 'status', '{"build": "amber"}', 1);
+
+-- No update is lost, every version is kept, and the conflict is on record.
+select key, version, value from caliber_region_history(:'dan', :'plan');
+select key, seen_version, found_version, conflict_resolution, outcome from caliber_region_conflict;
+
+-- Under merge both changes stand: dan's of one key, eve's of another.
+select caliber_region_create(:'eve', 'collaborative', 'board', conflict_resolution => 'merge') as board
+\gset
+select outcome, version from caliber_region_put(:'eve', :'board', 'todo', '{"docs": "open", "tests": "open"}', 0);
+select outcome, version from caliber_region_put(:'dan', :'board', 'todo', '{"docs": "open", "tests": "done"}', 1);
+select outcome, version, current_value
+from caliber_region_put(:'eve', :'board', 'todo', '{"docs": "done", "tests": "open"}', 1);
+
+-- A private region is eve's alone, until she lists a reader.
+select caliber_region_create(:'eve', 'private', 'diary') as diary
+\gset
+select outcome from caliber_region_put(:'eve', :'diary', 'today', '"dan is fast"');
+\set ON_ERROR_STOP off
+select * from caliber_region_get(:'dan', :'diary');
+\set ON_ERROR_STOP on
+\echo SQLSTATE :LAST_ERROR_SQLSTATE
+select caliber_region_grant(:'diary', :'dan', 'read') as changed;
+select key, value, version from caliber_region_get(:'dan', :'diary');
+select name, region_type, owner, readers, conflict_resolution, keys, writes, conflicts from caliber_regions order by created_at;
