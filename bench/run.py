@@ -32,11 +32,12 @@ BAR_WIDTH = 20
 METHOD = """\
 - Throughput: pgbench -M prepared, {clients} clients, 2 threads, durable commits; {rounds} rounds of
   {seconds} s for each side in turns, the median of each. Plain SQL is one prepared statement that makes
-  the same checks and writes the same rows ({{heartbeat,register}}_plain.sql).
+  the same checks and writes the same rows ({{heartbeat,register,region_put}}_plain.sql).
 - Heartbeat: 1,000 agents, a random one each time; the id is made from a number on both sides.
 - Locks: a lease of one of 1,000 resources of the client's own, taken in one transaction and given back
   in the next. Redis: a script that sets the key if it is not there and counts the fence, one that
   deletes it if it is the caller's; redis-benchmark over a Unix socket, both rates put together.
+- Region put: 1,000 regions of 10 keys, a random key of a random one, every version kept.
 - First call: {connections} new connections for each side in turns; the median time of the first
   statement. The other side is the same statement in a PL/pgSQL function.
 - Events: limit 100, a prepared statement with parameters on one connection, {calls} calls for each side
@@ -189,6 +190,11 @@ def locks(options: Options) -> Iterator[Row]:
         ours = float(row.ours.removesuffix("/s").replace(",", ""))
         what = "lock acquire + release, 8 clients"
         yield Row(what, row.ours, f"{redis:,.0f}/s Redis, appendfsync always", ours / redis)
+def region_puts(options: Options) -> Row:
+    with connect(DATABASE) as session:
+        session.execute(script("regions_setup.sql"))
+        session.execute("vacuum analyze")
+    return throughput("region put, 8 clients", "region_put", options, None)
 
 
 # --- the first call of a connection ---
@@ -282,6 +288,7 @@ def measure(options: Options) -> Iterator[Row]:
         yield throughput("register, 8 clients", "register", options, None)
         yield register_silently(options)
         yield from locks(options)
+        yield region_puts(options)
         yield first_calls(options)
         yield from state_rows(options)
     with scratch(DATABASE), scratch(SMALL):

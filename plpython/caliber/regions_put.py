@@ -76,6 +76,8 @@ _PUT = plan(
     "bool",
 )
 
+# A row whose update the where clause above refused is locked all the same; this waits only
+# for one that came to be since.
 _LOCK = plan(
     """
     select e.version, e.value

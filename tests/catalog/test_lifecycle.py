@@ -201,6 +201,12 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     session.execute("select caliber_lock_acquire(agent_id, 'doc', '1', 'shared') from caliber_agent")
     for statement in MEMORY:
         session.execute(statement)
+    session.execute("select caliber_region_create(agent_id, 'team', 'plan') from caliber_agent")
+    for value in (1, 2):
+        session.execute(
+            "select caliber_region_put(owner_agent_id, region_id, 'k', %s::jsonb) from caliber_region",
+            (str(value),),
+        )
     before = checksums(session)
     cursor = str(scalar(session, "select max(next_cursor) from caliber_events_since()"))
     dump = tmp_path / "dump"
