@@ -241,3 +241,7 @@ select * from caliber_region_get(:'dan', :'diary');
 select caliber_region_grant(:'diary', :'dan', 'read') as changed;
 select key, value, version from caliber_region_get(:'dan', :'diary');
 select name, region_type, owner, readers, conflict_resolution, keys, writes, conflicts from caliber_regions order by created_at;
+
+-- What can dan reach, and why? And may he write the diary?
+select memory_type, name, belongs_to, reads_because, writes_because from caliber_reach(:'dan', 'region');
+select caliber_check_access(:'dan', 'region', :'diary', 'write') as may_write;
