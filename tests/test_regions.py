@@ -195,16 +195,71 @@ def test_a_process_that_was_replaced_writes_nothing(db: Connection, cast: Cast) 
     assert scalar(db, old.replace("=> 1", "=> 2"), cast.owner, region) == "written"
 
 
-def test_a_region_that_requires_a_lock_refuses_writes_without(db: Connection, cast: Cast) -> None:
+ACQUIRE = "select caliber_lock_acquire(%s, 'region', %s::uuid, %s, 60000)"
+GUARDED = "select * from caliber_region_put(%s, %s, 'k', %s::jsonb, %s, fence => %s)"
+
+
+def acquire(db: Connection, agent: object, region: object, mode: str = "exclusive") -> object:
+    """The fence of a lock just taken."""
+    lock = scalar(db, ACQUIRE, agent, region, mode)
+    return scalar(db, "select fence from caliber_lock_get(%s)", lock)
+
+
+def test_a_region_that_requires_a_lock(db: Connection, cast: Cast) -> None:
     region = create(db, cast.owner, "collaborative", ", require_lock => true")
-    for fence in ("null", "1", "-1"):
-        query = f"select * from caliber_region_put(%s, %s, 'k', '1', 0, fence => {fence})"
-        assert state(db, query, cast.owner, region) == "KA008"
-    assert "require_lock" in (refused(db, PUT, cast.owner, region, "k", "1", 0).diag.message_hint or "")
+    error = refused(db, GUARDED, cast.owner, region, "1", 0, None)
+    assert error.sqlstate == "22023"
+    assert "caliber_lock_get" in (error.diag.message_hint or "")
+    for wrong in (-1, 0, 1, 2**62):
+        assert state(db, GUARDED, cast.owner, region, "1", 0, wrong) == "KA001"
+    fence = acquire(db, cast.owner, region)
+    assert scalar(db, GUARDED, cast.owner, region, "1", 0, fence) == "written"
+    # The lock does not stand in for the version.
+    assert scalar(db, GUARDED, cast.owner, region, "2", 0, fence) == "rejected"
+    assert scalar(db, GUARDED, cast.owner, region, "2", 1, fence) == "written"
+    remove = "select outcome from caliber_region_remove(%s, %s, 'k', 2, fence => %s)"
+    assert state(db, remove, cast.owner, region, None) == "22023"
+    assert scalar(db, remove, cast.owner, region, fence) == "written"
+    # Another agent's fence is of no use, to an admin that acts for the wrong one neither.
+    assert state(db, GUARDED, cast.stranger, region, "9", 3, fence) == "KA001"
     # Who may not write at all is told so first; reading needs no lock.
     private = create(db, cast.owner, "private", ", require_lock => true")
-    assert state(db, PUT, cast.stranger, private, "k", "1", 0) == "42501"
+    assert state(db, GUARDED, cast.stranger, private, "1", 0, None) == "42501"
+    assert len(history(db, cast.stranger, region)) == 3
+
+
+def test_a_shared_lock_is_not_enough_to_write(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "collaborative", ", require_lock => true")
+    fence = acquire(db, cast.owner, region, "shared")
+    assert state(db, GUARDED, cast.owner, region, "1", 0, fence) == "KA001"
     assert get(db, cast.owner, region) is None
+
+
+def test_a_lease_that_is_gone_lets_nobody_write(db: Connection, cast: Cast) -> None:
+    region = create(db, cast.owner, "collaborative", ", require_lock => true")
+    old = acquire(db, cast.owner, region)
+    db.execute("update caliber_resource set expires_at = clock_timestamp() - interval '1 s'")
+    assert state(db, GUARDED, cast.owner, region, "1", 0, old) == "KA001"
+    new = acquire(db, cast.stranger, region)
+    assert state(db, GUARDED, cast.owner, region, "1", 0, old) == "KA001"
+    assert scalar(db, GUARDED, cast.stranger, region, "2", 0, new) == "written"
+    assert get(db, cast.owner, region) == (2, 1)
+
+
+def test_a_lock_is_not_taken_over_between_a_write_and_its_commit(
+    db: Connection, connect: Connect, cast: Cast
+) -> None:
+    region = create(db, cast.owner, "collaborative", ", require_lock => true")
+    fence = acquire(db, cast.owner, region)
+    writer = connect(autocommit=False)
+    assert scalar(writer, GUARDED, cast.owner, region, "1", 0, fence) == "written"
+    db.execute("update caliber_resource set expires_at = clock_timestamp() - interval '1 s'")
+    assert scalar(db, ACQUIRE, cast.stranger, region, "exclusive") is None
+    writer.commit()
+    assert scalar(db, ACQUIRE, cast.stranger, region, "exclusive") is not None
+    assert state(writer, GUARDED, cast.owner, region, "2", 1, fence) == "KA001"
+    writer.rollback()
+    assert get(db, cast.owner, region) == (1, 1)
 
 
 # --- versions ---

@@ -100,6 +100,21 @@ _OLD = plan(
     "int8",
 )
 
+# The guard has seen a lease with this fence and keeps it as it is: is it the writer's own?
+_HOLDER = plan(
+    """
+    select r.lock_id
+    from @extschema@.caliber_resource as r
+    where r.resource_type = 'region'
+        and r.resource_id = $1
+        and r.fence = $2
+        and r.holder_agent_id = $3
+    """,
+    "text",
+    "int8",
+    "uuid",
+)
+
 # The row is locked by now. $5 says whether to write $4; $6 is the version seen, null when
 # there is no conflict to record; $8 is what the record keeps.
 _SETTLE = plan(
@@ -220,21 +235,33 @@ def _write(
         return [row]
     region = regions.allowed(str(agent_id), str(region_id), "write", incarnation)
     if region["require_lock"]:
-        require_fence(region, fence)
+        _require_fence(region, fence)
         row = _PUT.one(agent_id, region_id, key, value, expected, True)
         if row is not None:
             return [row]
     return _decided(region, str(key), value, expected)
 
 
-def require_fence(region: dict[str, Any], fence: int | None) -> None:
-    """The one place where a region asks for the lock on it."""
-    errors.fail(
-        errors.DISABLED,
-        "this region requires a lock, and locks are not available",
-        detail=f"The region is {region['region_name']}; fence is {errors.shown(fence)}.",
-        hint="Make the region without require_lock; versions guard its writes too.",
-    )
+def _require_fence(region: dict[str, Any], fence: int | None) -> None:
+    """The region's lock is the agent's alone, and stays so until this transaction ends."""
+    # Here, because only regions that ask for a lock need it.
+    from caliber import locks
+
+    if fence is None:
+        errors.fail(
+            errors.INVALID,
+            "fence must not be null in a region that requires a lock",
+            detail=f"The region is {region['region_name']}, {region['region_id']}.",
+            hint="Acquire the lock on resource type region and this id; caliber_lock_get shows its fence.",
+        )
+    locks.guard("region", region["region_id"], fence)
+    if _HOLDER.one(region["region_id"], fence, region["agent_id"]) is None:
+        errors.fail(
+            errors.STALE,
+            "the agent does not hold the lock on this region exclusively",
+            detail=f"The agent is {region['name']}; the region is {region['region_name']}; fence {fence}.",
+            hint="A writer holds an exclusive lock of its own.",
+        )
 
 
 def _decided(
