@@ -190,6 +190,8 @@ def locks(options: Options) -> Iterator[Row]:
         ours = float(row.ours.removesuffix("/s").replace(",", ""))
         what = "lock acquire + release, 8 clients"
         yield Row(what, row.ours, f"{redis:,.0f}/s Redis, appendfsync always", ours / redis)
+
+
 def region_puts(options: Options) -> Row:
     with connect(DATABASE) as session:
         session.execute(script("regions_setup.sql"))
