@@ -1,7 +1,7 @@
 # CALIBER. `make help` lists the targets; `make run` is the place to start.
 
 # The subsystems in the order they are loaded. This is the only such list.
-SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context state checkpoints tokens
+SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access
 
 # Server version: 15 to 18, as far as the machine packages it.
 PG ?= 15
@@ -99,7 +99,7 @@ lint: ## Check style and types of Python, SQL and shell
 	@shellcheck -x $(SHELL_SCRIPTS)
 
 bench: up ## Measure against plain SQL and write bench/results.md
-	@$(MACHINE)/setup.sh tools
+	@$(MACHINE)/setup.sh tools bench
 	@$(MACHINE)/cluster.sh with .venv/bin/python bench/run.py $(ARGS)
 
 docs: up ## Generate docs/reference.md from the catalog

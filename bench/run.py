@@ -18,6 +18,7 @@ from pathlib import Path
 
 import measure_memory
 import psycopg
+from redis_server import leases_per_second
 
 HERE = Path(__file__).resolve().parent
 DATABASE = "caliber_bench"
@@ -32,8 +33,12 @@ BAR_WIDTH = 20
 METHOD = """\
 - Throughput: pgbench -M prepared, {clients} clients, 2 threads, durable commits; {rounds} rounds of
   {seconds} s for each side in turns, the median of each. Plain SQL is one prepared statement that makes
-  the same checks and writes the same rows ({{heartbeat,register}}_plain.sql).
+  the same checks and writes the same rows ({{heartbeat,register,region_put}}_plain.sql).
 - Heartbeat: 1,000 agents, a random one each time; the id is made from a number on both sides.
+- Locks: a lease of one of 1,000 resources of the client's own, taken in one transaction and given back
+  in the next. Redis: a script that sets the key if it is not there and counts the fence, one that
+  deletes it if it is the caller's; redis-benchmark over a Unix socket, both rates put together.
+- Region put: 1,000 regions of 10 keys, a random key of a random one, every version kept.
 - First call: {connections} new connections for each side in turns; the median time of the first
   statement. The other side is the same statement in a PL/pgSQL function.
 - Events: limit 100, a prepared statement with parameters on one connection, {calls} calls for each side
@@ -193,6 +198,29 @@ def memory_rows(options: Options) -> Iterator[Row]:
         yield Row(what, f"{mine:.2f} ms", f"{other:.1f} ms comparing all", mine / other, at_most=1)
 
 
+# --- locks ---
+
+
+def locks(options: Options) -> Iterator[Row]:
+    with connect(DATABASE) as session:
+        session.execute(script("locks.sql"))
+        session.execute("vacuum analyze caliber_resource")
+    row = throughput("lock acquire + release, 8 clients", "lock", options, 0.6)
+    yield row
+    redis = leases_per_second(CLIENTS)
+    if redis is not None:
+        ours = float(row.ours.removesuffix("/s").replace(",", ""))
+        what = "lock acquire + release, 8 clients"
+        yield Row(what, row.ours, f"{redis:,.0f}/s Redis, appendfsync always", ours / redis)
+
+
+def region_puts(options: Options) -> Row:
+    with connect(DATABASE) as session:
+        session.execute(script("regions_setup.sql"))
+        session.execute("vacuum analyze")
+    return throughput("region put, 8 clients", "region_put", options, None)
+
+
 # --- the first call of a connection ---
 
 
@@ -283,6 +311,8 @@ def measure(options: Options) -> Iterator[Row]:
         yield throughput("heartbeat, 8 clients", "heartbeat", options, 0.7)
         yield throughput("register, 8 clients", "register", options, None)
         yield register_silently(options)
+        yield from locks(options)
+        yield region_puts(options)
         yield first_calls(options)
         yield from state_rows(options)
         yield from memory_rows(options)

@@ -168,7 +168,84 @@ commit;
 select checkpoint_type, reference_id, agent_state, incarnation from caliber_checkpoint_latest(:'bob');
 
 --
--- === 13. Memory ===
+-- === 13. Locks ===
+-- bob and dan edit the same files. A lock is a lease with a fence, a number that only rises;
+-- several are taken all or none, and a directory covers what is below it.
+select caliber_agent_register('coder', name => 'dan') as dan
+\gset
+select resource_id, mode, fence from caliber_lock_acquire_many(:'bob', 'file', '{src/auth/,README.md}');
+select caliber_lock_acquire(:'dan', 'file', 'src/auth/login.py') is not null as got_it;
+select a.name, l.resource_id, l.fence from caliber_lock_list(resource_id => 'src/auth/login.py') as l
+join caliber_agents as a on a.agent_id = l.holder_agent_id;
+
+-- A lease is not enough: bob may sleep past its end. So a write shows its fence to a guard, in
+-- the transaction of the write.
+create temporary table page (title text primary key, body text);
+insert into page values ('README', '-');
+begin;
+select caliber_lock_guard('file', 'README.md', 1) is not null as lease_runs;
+update page set body = 'by bob';
+commit;
+
+-- bob sleeps too long (a superuser moves the end into the past), dan takes over and writes.
+update caliber_resource set expires_at = clock_timestamp() where holder_agent_id = :'bob';
+select fence from caliber_lock_acquire_many(:'dan', 'file', '{README.md}');
+begin;
+select caliber_lock_guard('file', 'README.md', 2) is not null as lease_runs;
+update page set body = 'by dan';
+commit;
+
+-- bob wakes up and writes. His fence is old, and the transaction comes to nothing.
+\set ON_ERROR_STOP off
+begin;
+select caliber_lock_guard('file', 'README.md', 1);
+update page set body = 'by bob, who overslept';
+commit;
+\set ON_ERROR_STOP on
+select body from page;
+select caliber_lock_release_all(:'dan') as released;
+
+--
+-- === 14. Shared memory ===
+-- A region keeps values by key. eve's is a team region: dan is of her team, so he may write too.
+select caliber_region_create(:'eve', 'team', 'plan', conflict_resolution => 'reject') as plan
+\gset
+select outcome, version from caliber_region_put(:'eve', :'plan', 'status', '{"build": "red"}');
+
+-- Both read version 1. dan is faster; eve's write is refused and she is told what stands.
+select outcome, version from caliber_region_put(:'dan', :'plan', 'status', '{"build": "green"}', 1);
+select outcome, version, current_value from caliber_region_put(:'eve', :'plan', 'status', '{"build": "amber"}', 1);
+
+-- No update is lost, every version is kept, and the conflict is on record.
+select key, version, value from caliber_region_history(:'dan', :'plan');
+select key, seen_version, found_version, conflict_resolution, outcome from caliber_region_conflict;
+
+-- Under merge both changes stand: dan's of one key, eve's of another.
+select caliber_region_create(:'eve', 'collaborative', 'board', conflict_resolution => 'merge') as board
+\gset
+select outcome, version from caliber_region_put(:'eve', :'board', 'todo', '{"docs": "open", "tests": "open"}', 0);
+select outcome, version from caliber_region_put(:'dan', :'board', 'todo', '{"docs": "open", "tests": "done"}', 1);
+select outcome, version, current_value
+from caliber_region_put(:'eve', :'board', 'todo', '{"docs": "done", "tests": "open"}', 1);
+
+-- A private region is eve's alone, until she lists a reader.
+select caliber_region_create(:'eve', 'private', 'diary') as diary
+\gset
+select outcome from caliber_region_put(:'eve', :'diary', 'today', '"dan is fast"');
+\set ON_ERROR_STOP off
+select * from caliber_region_get(:'dan', :'diary');
+\set ON_ERROR_STOP on
+\echo SQLSTATE :LAST_ERROR_SQLSTATE
+select caliber_region_grant(:'diary', :'dan', 'read') as changed;
+select key, value, version from caliber_region_get(:'dan', :'diary');
+select name, region_type, owner, readers, conflict_resolution, keys, writes, conflicts from caliber_regions order by created_at;
+
+-- What can dan reach, and why? And may he write the diary?
+select memory_type, name, belongs_to, reads_because, writes_because from caliber_reach(:'dan', 'region');
+select caliber_check_access(:'dan', 'region', :'diary', 'write') as may_write;
+
+--
+-- === 15. Memory ===
 -- bob's trajectory is still open, in its first scope. Turns are numbered in the scope; a fact and
 -- a decision come out of it. Embeddings come from a model of yours; these have 3 dimensions.
 select scope_id as scope from caliber_scope_current(:'trajectory')

@@ -83,6 +83,16 @@ def json_object(argument: str, text: str | None) -> dict[str, Any]:
     return value
 
 
+def json_text(argument: str, text: str) -> str:
+    """Any json of bounded size and depth, left as text: it goes on to the database as it is."""
+    if len(text) * 4 > MAX_PAYLOAD and len(text.encode()) > MAX_PAYLOAD:
+        errors.invalid(argument, text, f"must be at most {MAX_PAYLOAD} bytes of json")
+    # What opens few brackets cannot nest deeply; most need no closer look.
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        _shallow(argument, text)
+    return text
+
+
 def _shallow(argument: str, text: str) -> None:
     """Counted on the text: a parser that recurses must not see what is too deep for it."""
     import re

@@ -193,11 +193,20 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     session.execute("select caliber_agent_heartbeat(agent_id, 'busy', tokens => 5) from caliber_agent")
     lead = scalar(session, "select agent_id from caliber_agent where name = 'lead'")
     session.execute("select caliber_state_set('s', 'k', '1', agent_id => %s, exclusive => true)", (lead,))
-    in_order = "(select agent_id from caliber_agent order by created_at) as a"
-    session.execute(f"select caliber_token_request(agent_id, 'review') from {in_order}")
+    for name in ("lead", "%"):
+        query = "select caliber_token_request(agent_id, 'review') from caliber_agent where name like %s"
+        session.execute(query, (name,))
     session.execute("select caliber_checkpoint_save(%s, 'done', 'x', '{}')", (lead,))
+    session.execute("select caliber_lock_acquire(agent_id, 'doc', name) from caliber_agent")
+    session.execute("select caliber_lock_acquire(agent_id, 'doc', '1', 'shared') from caliber_agent")
     for statement in MEMORY:
         session.execute(statement)
+    session.execute("select caliber_region_create(agent_id, 'team', 'plan') from caliber_agent")
+    for value in (1, 2):
+        session.execute(
+            "select caliber_region_put(owner_agent_id, region_id, 'k', %s::jsonb) from caliber_region",
+            (str(value),),
+        )
     before = checksums(session)
     cursor = str(scalar(session, "select max(next_cursor) from caliber_events_since()"))
     dump = tmp_path / "dump"
