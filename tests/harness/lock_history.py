@@ -84,6 +84,7 @@ MUTANT = Engine(
     release="update mutant set expires_at = clock_timestamp() where lock_id = %(lock)s",
     stale="22012",
 )
+ENOUGH = 30
 LEASE = "select fence, acquired_at, expires_at from caliber_resource where lock_id = %s"
 
 Time = datetime.datetime
@@ -150,10 +151,10 @@ class Client:
         agent: object,
         history: History,
         seed: int,
-        until: float,
+        stop: threading.Event,
         resources: int,
     ) -> None:
-        self.engine, self.agent, self.history, self.until = engine, agent, history, until
+        self.engine, self.agent, self.history, self.stop = engine, agent, history, stop
         self.resources = resources
         self.connect = connect
         self.random = random.Random(seed)
@@ -161,10 +162,10 @@ class Client:
 
     def run(self) -> None:
         """Goes on with a new connection when the server goes away."""
-        while time.monotonic() < self.until:
+        while not self.stop.is_set():
             try:
                 with self.connect() as connection:
-                    while time.monotonic() < self.until:
+                    while not self.stop.is_set():
                         self.turn(connection)
             except psycopg.OperationalError:
                 with self.history.mutex:
@@ -260,24 +261,29 @@ def run(
     disturb: Callable[[], None],
     resources: int = 3,
 ) -> tuple[History, list[tuple[str, int, int]]]:
-    """disturb is called once, in the middle."""
-    history = History()
+    """disturb is called once, in the middle, and not before there is something to lose."""
+    history, stop = History(), threading.Event()
     with connect() as setup:
         setup.execute((TABLES + engine.setup).encode())
         agents = [setup.execute("select caliber_agent_register('coder')").fetchone() for _ in range(clients)]
-    until = time.monotonic() + seconds
     workers = [
-        Client(engine, connect, agent[0], history, seed, until, resources)
+        Client(engine, connect, agent[0], history, seed, stop, resources)
         for seed, agent in enumerate(agents)
         if agent
     ]
     threads = [threading.Thread(target=worker.run) for worker in workers]
     for thread in threads:
         thread.start()
-    time.sleep(seconds / 2)
-    disturb()
-    for thread in threads:
-        thread.join()
+    try:
+        time.sleep(seconds / 2)
+        while len(history.leases) < ENOUGH and any(thread.is_alive() for thread in threads):
+            time.sleep(0.05)
+        disturb()
+        time.sleep(seconds / 2)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     with connect() as look:
         rows = look.execute("select resource, fence, writes from note_log order by seq").fetchall()
     return history, [(str(r[0]), int(r[1]), int(r[2])) for r in rows]
