@@ -12,11 +12,17 @@ def test_defaults_are_those_of_the_design(db: Connection) -> None:
         "agent_max_concurrent_tasks": "5",
         "agent_spawn_depth": "8",
         "agent_unavailable_ms": "30000",
+        "dead_letter_retention_days": "30",
         "event_level": "info",
         "event_notify": "on",
         "event_retention_days": "90",
         "heartbeat_interval_ms": "5000",
         "heartbeat_missed_limit": "3",
+        "message_max_retries": "2",
+        "message_queue_limit": "1000",
+        "message_retention_hours": "24",
+        "message_retry_ms": "1000",
+        "notify_mode": "always",
         "shard_number": None,
     }
 

@@ -69,7 +69,7 @@ def json_object(argument: str, text: str | None) -> dict[str, Any]:
         errors.invalid(argument, None, "must be a json object")
     if len(text.encode()) > MAX_PAYLOAD:
         errors.invalid(argument, text, f"must be at most {MAX_PAYLOAD} bytes of json")
-    _shallow(argument, text)
+    shallow(argument, text)
     import json
 
     value = json.loads(text)
@@ -78,7 +78,7 @@ def json_object(argument: str, text: str | None) -> dict[str, Any]:
     return value
 
 
-def _shallow(argument: str, text: str) -> None:
+def shallow(argument: str, text: str) -> None:
     """Counted on the text: a parser that recurses must not see what is too deep for it."""
     import re
 

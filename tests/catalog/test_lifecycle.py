@@ -175,6 +175,10 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     session.execute("select caliber_agent_register('lead', name => 'lead') as id")
     session.execute("select caliber_agent_spawn(agent_id, 'coder') from caliber_agent")
     session.execute("select caliber_agent_heartbeat(agent_id, 'busy', tokens => 5) from caliber_agent")
+    session.execute("select caliber_message_type_add('gossip')")
+    session.execute("select caliber_message_schema_register('memo', '{\"type\": \"object\"}')")
+    session.execute("select caliber_message_broadcast(agent_id, 'gossip') from caliber_agent")
+    session.execute("select count(*) from caliber_agent, caliber_message_receive(agent_id)")
     before = checksums(session)
     cursor = str(scalar(session, "select max(next_cursor) from caliber_events_since()"))
     dump = tmp_path / "dump"
