@@ -80,13 +80,12 @@ def refuse_schema(text: str) -> None:
     """Raises for what is no schema, or one whose checks could take for ever."""
     schema = _loaded("json_schema", text)
     _refuse_keywords(schema, 0)
-    import jsonschema
-
-    wrong = _first_error(_library()(jsonschema.Draft202012Validator.META_SCHEMA), schema, meta=True)
+    library = _library()
+    wrong = _first_error(library(library.META_SCHEMA), schema, meta=True)
     if wrong is not None:
         errors.fail(errors.INVALID, "json_schema must be a valid JSON Schema", detail=wrong)
     # References are followed here once, so that a dangling one shows at once.
-    _first_error(_library()(schema), {})
+    _first_error(library(schema), {})
 
 
 def _loaded(argument: str, text: str) -> Any:
