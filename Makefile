@@ -86,14 +86,14 @@ test: server-ready ## Run every test; ARGS="-k agents" for some
 	@$(MACHINE)/cluster.sh with .venv/bin/pytest tests $(ARGS)
 
 TYPED := plpython/caliber extension/build.py \
-	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py)
+	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
 SHELL_SCRIPTS := .ci/run $(wildcard $(MACHINE)/*.sh tests/*.sh tests/*/*.sh)
 
 lint: ## Check style and types of Python, SQL and shell
 	@$(MACHINE)/setup.sh tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@MYPYPATH=plpython:extension:tests:docs .venv/bin/mypy --strict $(TYPED)
+	@MYPYPATH=plpython:extension:tests:tests/harness:docs:bench .venv/bin/mypy --strict $(TYPED)
 	@.venv/bin/sqlfluff lint sql
 	@shellcheck -x $(SHELL_SCRIPTS)
 

@@ -107,7 +107,24 @@ select next_cursor as here from caliber_events_since(null, 4) offset 3
 select severity, event_type, summary from caliber_events_since(:'here');
 
 --
--- === 9. The end ===
+-- === 9. Messages ===
+-- Ada asks bob, and any coder; bob takes both, the urgent one first, and has 30 seconds for them.
+select caliber_message_send(:'ada', :'bob', null, 'info_request', '{"table": "orders"}',
+    subject => 'Which index?', requires_response => true) as question
+\gset
+select caliber_message_send(:'ada', null, 'coder', 'task_request', priority => 'high') as task
+\gset
+select message_type, priority, subject, payload, attempts from caliber_message_receive(:'bob');
+
+-- He answers one, cannot do the other, and says so; it comes again after a pause.
+select caliber_message_reply(:'bob', :'question', '{"index": "orders_date_idx"}') is not null as replied;
+select caliber_message_acknowledge(:'question') as acknowledged;
+select caliber_message_reject(:'task', 'no such branch') as status;
+select sender, recipient, message_type, status, subject, payload from caliber_messages order by message_id;
+select caliber_message_prompt(message_id) as prompt from caliber_message_inbox(:'ada');
+
+--
+-- === 10. The end ===
 -- Terminating is for good. With descendants, cyd ends with ada; the call returns how many did.
 select caliber_agent_terminate(:'ada', 'the plan is done', descendants => true) as ended;
 select name, status, liveness, status_reason from caliber_agents order by name;

@@ -50,10 +50,12 @@ def test_a_poisonous_message_dies_at_the_limit(db: Connection, cast: Cast) -> No
         row = one(db, cast.bob)
         assert (str(row["message_id"]), row["attempts"]) == (poison, attempt)
         now_visible(db)
-    # It is not only dead: what is behind it comes in the same call.
+    # It is passed over, and given up by the first call that finds nothing else.
     assert str(one(db, cast.bob)["message_id"]) == harmless
+    assert receive(db, cast.bob) == []
     assert delivery(db, poison)["status"] == "dead"
     assert delivery(db, poison)["attempts"] == 3
+    assert scalar(db, "select count(*) from caliber_event where event_type = 'message_dead'") == 1
 
 
 def test_rejecting_for_good(db: Connection, cast: Cast) -> None:
@@ -108,11 +110,11 @@ def test_the_limit_of_retries_is_a_setting(db: Connection, cast: Cast) -> None:
 def test_what_expired_is_never_delivered(db: Connection, cast: Cast) -> None:
     message = send(db, cast.ann, cast.bob, ", ttl_ms => 1")
     time.sleep(0.005)
-    assert receive(db, cast.bob) == []
     assert scalar(db, "select caliber_message_pending_count(%s)", cast.bob) == 0
     assert scalar(db, "select status from caliber_messages") == "dead"
     tidied = db.execute("select * from caliber_message_tidy()").fetchone()
     assert tidied == {"expired": 1, "exhausted": 0, "purged": 0}
+    assert receive(db, cast.bob) == []
     assert scalar(db, "select error from caliber_dead_letter") == "expired"
     assert scalar(db, "select caliber_message_requeue(%s)", message) == 1
     assert one(db, cast.bob)["expires_at"] is None
@@ -125,6 +127,7 @@ def test_tidying_ends_what_was_taken_too_often(db: Connection, cast: Cast) -> No
         now_visible(db)
     row = db.execute("select * from caliber_message_tidy()").fetchone()
     assert row == {"expired": 0, "exhausted": 1, "purged": 0}
+    assert receive(db, cast.bob) == []
 
 
 def test_retention(db: Connection, cast: Cast) -> None:

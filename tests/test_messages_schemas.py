@@ -53,7 +53,8 @@ def test_built_in_schemas(db: Connection, cast: Cast, schema: str, good: object,
     error = refused(db, TYPED, cast.ann, cast.bob, Jsonb(bad), schema)
     assert error.sqlstate == "22023"
     assert "At /" in (error.diag.message_detail or "")
-    for other in ({}, [], "x", None):
+    others: list[object] = [{}, [], "x", None]
+    for other in others:
         assert state(db, TYPED, cast.ann, cast.bob, Jsonb(other), schema) == "22023"
 
 

@@ -182,6 +182,7 @@ def test_nobody_sleeps_through_a_message(db: Connection, connect: Connect, cast:
     ends = time.monotonic() + SECONDS
     overslept: list[str] = []
     wakes: list[int] = []
+    asleep = threading.Semaphore(0)
     readers = [cast.bob, cast.tim, cast.bob]
 
     def reader(agent: str) -> None:
@@ -199,6 +200,7 @@ def test_nobody_sleeps_through_a_message(db: Connection, connect: Connect, cast:
             if rows or scalar(session, ARM, agent) != "armed":
                 continue
             slept += 1
+            asleep.release()
             if next(session.notifies(timeout=10, stop_after=1), None) is None:
                 # Waiting that long is fine when there is nothing.
                 if scalar(session, "select caliber_message_pending_count(%s)", agent):
@@ -208,6 +210,7 @@ def test_nobody_sleeps_through_a_message(db: Connection, connect: Connect, cast:
 
     def sender(n: int) -> None:
         session = connect(autocommit=False)
+        asleep.acquire(timeout=60)
         count = 0
         while time.monotonic() < ends + 0.5:
             count += 1
@@ -223,7 +226,7 @@ def test_nobody_sleeps_through_a_message(db: Connection, connect: Connect, cast:
                 time.sleep(0.001 * (count % 4))
 
     threads = [threading.Thread(target=reader, args=(agent,)) for agent in readers]
-    threads += [threading.Thread(target=sender, args=(n,)) for n in range(4)]
+    threads += [threading.Thread(target=sender, args=(n,)) for n in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -3,13 +3,16 @@
 One statement looks through the lanes of the agent, from critical to low, its inbox before the
 queue of its type, and takes the first that are free. SKIP LOCKED passes over what another
 session is taking, and the row lock decides: whoever has it sees the newest state of the row.
+
+Messages pass through Python as the text of a row each, which Postgres itself writes and reads:
+a column that becomes a Python object and back costs as much as finding the message.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from caliber import checks, errors, messages_marks, messages_rules
+from caliber import checks, errors, messages_bury, messages_marks, messages_rules
 from caliber.plans import Statement, plan
 
 MAX_BATCH = 1000
@@ -60,6 +63,7 @@ _RECEIVE = """
                 and d.processed_at is null
                 and d.dead_at is null
                 and d.visible_at <= pg_catalog.clock_timestamp()
+                and d.attempts < me.most
                 and (d.expires_at is null or d.expires_at > pg_catalog.clock_timestamp())
                 {types}
             order by d.seq
@@ -71,48 +75,30 @@ _RECEIVE = """
     taken as (
         update @extschema@.caliber_delivery as d
         set
-            status = case when d.attempts < me.most then 'delivered' else 'dead' end
-            ::@extschema@.caliber_delivery_status,
-            attempts = case when d.attempts < me.most then d.attempts + 1 else d.attempts end,
-            agent_id = me.agent_id,
-            receipt = case
-                when d.attempts < me.most then pg_catalog.nextval('@extschema@.caliber_message_seq')
-            end,
+            status = 'delivered',
+            attempts = d.attempts + 1,
+            agent_id = $1,
+            receipt = pg_catalog.nextval('@extschema@.caliber_message_seq'),
             visible_at = pg_catalog.clock_timestamp() + $4 * interval '1 ms',
-            delivered_at = pg_catalog.clock_timestamp(),
-            dead_at = case when d.attempts >= me.most then pg_catalog.clock_timestamp() end,
-            error = case
-                when d.attempts < me.most then d.error
-                else coalesce(d.error, 'taken ' || d.attempts || ' times and never settled')
-            end
-        from me
+            delivered_at = pg_catalog.clock_timestamp()
         where d.ctid = any (array(select p.place from picked as p))
-        returning d.message_id, d.seq, d.priority, d.attempts, d.receipt, d.dead_at, d.expires_at, d.error
+        returning d.message_id, d.seq, d.priority, d.attempts, d.receipt, d.expires_at
     )
-    select t.*, m.*
+    select
+        case when t.message_id is not null then row(
+            t.message_id, t.receipt, m.from_agent_id, m.message_type, t.priority, m.subject, m.body,
+            m.payload, m.requires_response, m.in_reply_to, m.thread_id, m.trajectory_id, m.scope_id,
+            m.artifact_ids, m.channel, m.to_agent_type, m.schema_name, m.created_at, t.expires_at,
+            t.attempts
+        )::text end as message
     from me
     left join (
         taken as t
         cross join lateral (
-            select
-                c.from_agent_id, c.message_type, c.subject, c.body, c.payload, c.requires_response,
-                c.in_reply_to, c.thread_id, c.trajectory_id, c.scope_id, c.artifact_ids, c.channel,
-                c.to_agent_type, c.schema_name, c.created_at,
-                case when t.dead_at is not null then @extschema@._caliber_log(
-                    'message_dead', 'message', 'warning',
-                    'a ' || c.message_type || ' message is dead: ' || t.error,
-                    source_agent_id => $1,
-                    trajectory_id => c.trajectory_id,
-                    reference_type => 'message',
-                    reference_id => t.message_id::text,
-                    details => pg_catalog.jsonb_build_object('attempts', t.attempts, 'error', t.error)
-                ) end as logged
-            from @extschema@.caliber_message as c
-            where c.message_id = t.message_id
-            offset 0
+            select c.* from @extschema@.caliber_message as c where c.message_id = t.message_id offset 0
         ) as m
     ) on true
-    order by t.priority desc, t.seq
+    {order}
 """
 
 _TYPE_CHECK = "and ($2 = a.agent_type or @extschema@._caliber_is_admin())"
@@ -143,6 +129,7 @@ def _statement(limit: int, agent_type: bool, types: bool, incarnation: bool) -> 
             type_check=_TYPE_CHECK if agent_type else "",
             types=_TYPES if types else "",
             incarnation=_INCARNATION if incarnation else "",
+            order="order by t.priority desc, t.seq" if limit > 1 else "",
         )
         found = plan(text, "uuid", "text", "text[]", "int4", "int8", "int8", "int8")
         _plans[limit, agent_type, types, incarnation] = found
@@ -156,7 +143,7 @@ def receive(
     message_types: list[str | None] | None,
     visibility_ms: int | None,
     incarnation: int | None,
-) -> list[dict[str, Any]]:
+) -> list[str]:
     if max_messages is None or not 1 <= max_messages <= MAX_BATCH:
         errors.invalid("max_messages", max_messages, f"must be between 1 and {MAX_BATCH}")
     if visibility_ms is None or not 1 <= visibility_ms <= MAX_VISIBILITY_MS:
@@ -166,26 +153,19 @@ def receive(
             "message_types", f"{len(message_types)} types", f"must hold at most {checks.MAX_LIST} types"
         )
     marks = messages_marks.of(agent_id, agent_type)
-    got: list[dict[str, Any]] = []
-    while True:
-        statement = _statement(
-            max_messages - len(got),
-            agent_type is not None,
-            message_types is not None,
-            incarnation is not None,
-        )
-        rows = statement.rows(
-            agent_id, agent_type, message_types, visibility_ms, incarnation, marks.own, marks.shared
-        )
-        if not rows:
-            refuse(agent_id, agent_type, incarnation)
-        if rows[0]["message_id"] is None:
-            return got
-        alive = [row for row in rows if row["dead_at"] is None]
-        got += alive
-        # Those that turned out to be dead made no message; there may be others behind them.
-        if len(alive) == len(rows) or len(got) == max_messages:
-            return got
+    statement = _statement(
+        max_messages, agent_type is not None, message_types is not None, incarnation is not None
+    )
+    rows = statement.rows(
+        agent_id, agent_type, message_types, visibility_ms, incarnation, marks.own, marks.shared
+    )
+    if not rows:
+        refuse(agent_id, agent_type, incarnation)
+    if rows[0]["message"] is None:
+        # What was tried too often is passed over, and given up when there is nothing else to do.
+        messages_bury.bury(marks.queues, min(marks.own, marks.shared))
+        return []
+    return [row["message"] for row in rows]
 
 
 def refuse(agent_id: str | None, agent_type: str | None, incarnation: int | None) -> NoReturn:

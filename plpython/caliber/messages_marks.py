@@ -120,11 +120,12 @@ class Queue:
 class Marks:
     """The two queues an agent takes from."""
 
-    __slots__ = ("_calls", "_own", "_shared", "own", "shared")
+    __slots__ = ("_calls", "_own", "_shared", "own", "queues", "shared")
 
     def __init__(self, own: Queue, shared: Queue) -> None:
         self._own, self._shared = own, shared
         self.own, self.shared = own.low, shared.low
+        self.queues = [own.queue_id, shared.queue_id]
         self._calls = 0
 
     def count(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import callers, checks, errors, messages, messages_rules
+from caliber import callers, checks, errors, messages, messages_bury, messages_rules
 from caliber.plans import plan
 
 MAX_TIDY = 100_000
@@ -56,51 +56,6 @@ _REQUEUE = plan(
 )
 
 _THERE = plan("select from @extschema@.caliber_message as m where m.message_id = $1", "uuid")
-
-_BURY = plan(
-    """
-    with most as materialized (
-        select 1 + @extschema@._caliber_config_value('message_max_retries')::integer as attempts
-    ),
-    found as materialized (
-        select d.ctid as place
-        from @extschema@.caliber_delivery as d
-        cross join most
-        where d.processed_at is null
-            and d.dead_at is null
-            and (
-                d.expires_at <= pg_catalog.clock_timestamp()
-                or (d.attempts >= most.attempts and d.visible_at <= pg_catalog.clock_timestamp())
-            )
-        limit $1
-        for no key update of d skip locked
-    ),
-    buried as (
-        update @extschema@.caliber_delivery as d
-        set
-            status = 'dead',
-            dead_at = pg_catalog.clock_timestamp(),
-            error = case
-                when d.expires_at <= pg_catalog.clock_timestamp() then 'expired'
-                else coalesce(d.error, 'taken ' || d.attempts || ' times and never settled')
-            end
-        where d.ctid = any (array(select f.place from found as f))
-        returning d.message_id, d.agent_id, d.attempts, d.error
-    )
-    select
-        pg_catalog.count(*) filter (where b.error = 'expired')::integer as expired,
-        pg_catalog.count(*) filter (where b.error <> 'expired')::integer as exhausted,
-        pg_catalog.count(@extschema@._caliber_log(
-            'message_dead', 'message', 'warning', 'a message is dead: ' || b.error,
-            source_agent_id => b.agent_id,
-            reference_type => 'message',
-            reference_id => b.message_id::text,
-            details => pg_catalog.jsonb_build_object('attempts', b.attempts, 'error', b.error)
-        )) as logged
-    from buried as b
-    """,
-    "int4",
-)
 
 # Two at once could each leave a message for the other.
 _ALONE = plan(
@@ -195,7 +150,7 @@ def tidy(max_messages: int | None) -> list[dict[str, Any]]:
     checks.between("max_messages", max_messages, 1, MAX_TIDY)
     if not (_ALONE.one() or {})["alone"]:
         return [{"expired": 0, "exhausted": 0, "purged": 0}]
-    buried = _BURY.one(max_messages) or {}
+    buried = messages_bury.everywhere(int(str(max_messages)))
     ids = [row["message_id"] for row in _PURGE.rows(max_messages)]
     row = _PURGE_CONTENT.one(ids) if ids else None
     purged = int(row["messages"]) if row else 0
