@@ -1,7 +1,7 @@
 # CALIBER. `make help` lists the targets; `make run` is the place to start.
 
 # The subsystems in the order they are loaded. This is the only such list.
-SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access
+SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read
 
 # Server version: 15 to 18, as far as the machine packages it.
 PG ?= 15
@@ -95,6 +95,7 @@ lint: ## Check style and types of Python, SQL and shell
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@MYPYPATH=plpython:extension:tests:docs:bench .venv/bin/mypy --strict $(TYPED)
+	@MYPYPATH=plpython:extension:tests:tests/harness:docs:bench .venv/bin/mypy --strict $(TYPED)
 	@.venv/bin/sqlfluff lint sql
 	@shellcheck -x $(SHELL_SCRIPTS)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import measure_memory
+import messages_rows as messages
 import psycopg
 from redis_server import leases_per_second
 
@@ -25,8 +26,14 @@ DATABASE = "caliber_bench"
 SMALL = "caliber_bench_small"
 CLIENTS = 8
 SMALL_EVENTS = 1_000
-VALUES = {"activity": "working", "turns": "1", "tokens": "100", "agent_type": "coder"}
-VALUES["value"] = '{"step": 7, "files": ["a.py", "b.py"]}'
+VALUES = {
+    "activity": "working",
+    "turns": "1",
+    "tokens": "100",
+    "agent_type": "coder",
+    "value": '{"step": 7, "files": ["a.py", "b.py"]}',
+    "payload": messages.PAYLOAD,
+}
 READERS = {"a superuser": "none", "an observer": "caliber_observer", "an agent": "caliber_agent"}
 BAR_WIDTH = 20
 
@@ -60,10 +67,11 @@ class Options:
     calls: int
     events: int
     vectors: int
+    held: int
 
 
-FULL = Options(rounds=3, seconds=5, connections=30, calls=600, events=1_000_000, vectors=100_000)
-QUICK = Options(rounds=1, seconds=2, connections=8, calls=100, events=100_000, vectors=5_000)
+FULL = Options(rounds=3, seconds=5, connections=30, calls=600, events=1_000_000, vectors=100_000, held=40)
+QUICK = Options(rounds=1, seconds=2, connections=8, calls=100, events=100_000, vectors=5_000, held=8)
 
 
 @dataclass(frozen=True)
@@ -138,9 +146,9 @@ def scratch(database: str) -> Iterator[None]:
 # --- throughput ---
 
 
-def pgbench(name: str, seconds: int) -> float:
+def pgbench(name: str, seconds: int, clients: int = CLIENTS) -> float:
     bindir = Path(os.environ.get("PG_CONFIG", "/usr/lib/postgresql/15/bin/pg_config")).parent
-    command = [str(bindir / "pgbench"), "-n", "-M", "prepared", "-c", str(CLIENTS), "-j", "2"]
+    command = [str(bindir / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "2"]
     command += ["-T", str(seconds), "-f", str(HERE / name)]
     for key, value in VALUES.items():
         command += ["-D", f"{key}={value}"]
@@ -303,10 +311,87 @@ def events_rows(options: Options) -> Iterator[Row]:
         yield follow("tail", reader, lambda events: 10, options)
 
 
+# --- messages ---
+
+
+def message_rows(options: Options) -> Iterator[Row]:
+    with scratch(DATABASE), connect(DATABASE) as session:
+        messages.prepare(session)
+        messages.fill(session, options.rounds * options.seconds * 30_000)
+        yield throughput("message send, 8 clients", "messages_send", options, 0.7)
+        yield throughput("message receive + acknowledge, 8 clients", "messages_receive", options, 0.6)
+        yield batches(options)
+        yield modes(session, ("armed", "off"), 8, 0.85, options)
+        with messages.listener(DATABASE):
+            yield modes(session, ("armed", "always"), 32, 2, options)
+    yield stored(options)
+    yield held(options)
+
+
+def batches(options: Options) -> Row:
+    single = [pgbench("messages_send_ours.sql", options.seconds) for _ in range(options.rounds)]
+    batch = [pgbench("messages_batch_ours.sql", options.seconds) * 100 for _ in range(options.rounds)]
+    mine, other = statistics.median(batch), statistics.median(single)
+    what = "message send in batches of 100, 8 clients"
+    return Row(what, f"{mine:,.0f}/s", f"{other:,.0f}/s one by one", mine / other, at_least=8)
+
+
+def modes(
+    session: psycopg.Connection[tuple[object, ...]],
+    names: tuple[str, str],
+    clients: int,
+    at_least: float,
+    options: Options,
+) -> Row:
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(options.rounds):
+        for name in names:
+            messages.prepare(session, name)
+            rates[name].append(pgbench("messages_send_ours.sql", options.seconds, clients))
+    messages.prepare(session)
+    mine, other = (statistics.median(rates[name]) for name in names)
+    what = f"message send, notify_mode {names[0]}, {clients} clients"
+    return Row(what, f"{mine:,.0f}/s", f"{other:,.0f}/s {names[1]}", mine / other, at_least=at_least)
+
+
+def stored(options: Options) -> Row:
+    times: dict[str, list[float]] = {SMALL: [], DATABASE: []}
+    with scratch(DATABASE), scratch(SMALL), connect(SMALL) as small, connect(DATABASE) as large:
+        for session, count in ((small, 2_000), (large, options.events)):
+            messages.prepare(session)
+            messages.fill(session, count)
+            messages.process_all(session, 1_000)
+        for batch in range(5):
+            for name, session in ((SMALL, small), (DATABASE, large)):
+                taken = messages.receive_times(session, options.calls // 5)
+                times[name] += taken if batch else []
+    mine, other = messages.median(times[DATABASE]), messages.median(times[SMALL])
+    what = f"message receive, {options.events:,} stored"
+    return Row(what, f"{mine:.2f} ms", f"{other:.2f} ms at 1,000", mine / other, at_most=1.2)
+
+
+def held(options: Options) -> Row:
+    rates = {}
+    for hold in (False, True):
+        with scratch(DATABASE), connect(DATABASE) as session:
+            messages.prepare(session)
+            rates[hold] = messages.held_rate(DATABASE, options.held, hold)
+    what = f"message queue, a snapshot held open for {options.held} s"
+    ratio = rates[True] / rates[False]
+    return Row(what, f"{rates[True]:,.0f}/s", f"{rates[False]:,.0f}/s free", ratio, at_least=0.5)
+
+
 # --- the report ---
 
 
-def measure(options: Options) -> Iterator[Row]:
+def measure(options: Options, only: str | None) -> Iterator[Row]:
+    if only != "messages":
+        yield from foundation_rows(options)
+    if only != "foundation":
+        yield from message_rows(options)
+
+
+def foundation_rows(options: Options) -> Iterator[Row]:
     with scratch(DATABASE):
         yield throughput("heartbeat, 8 clients", "heartbeat", options, 0.7)
         yield throughput("register, 8 clients", "register", options, None)
@@ -337,7 +422,7 @@ def machine() -> str:
 
 
 def report(rows: list[Row], options: Options) -> str:
-    method = METHOD.format(clients=CLIENTS, **vars(options))
+    method = (METHOD + messages.METHOD).format(clients=CLIENTS, **vars(options))
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return (
         "# Speed\n\nMade by `make bench`; ratios count, bare figures are this machine's.\n\n"
@@ -348,10 +433,12 @@ def report(rows: list[Row], options: Options) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it works; not saved")
-    quick: bool = parser.parse_args().quick
-    options = QUICK if quick else FULL
+    parser.add_argument("--only", choices=("foundation", "messages"), help="a part; not saved")
+    arguments = parser.parse_args()
+    quick: bool = arguments.quick or arguments.only is not None
+    options = QUICK if arguments.quick else FULL
     rows: list[Row] = []
-    for row in measure(options):
+    for row in measure(options, arguments.only):
         print(" ".join(row.cells()), flush=True)
         rows.append(row)
     text = report(rows, options)

@@ -112,13 +112,30 @@ select next_cursor as here from caliber_events_since(null, 4) offset 3
 select severity, event_type, summary from caliber_events_since(:'here');
 
 --
--- === 9. The end ===
+-- === 9. Messages ===
+-- Ada asks bob, and any coder; bob takes both, the urgent one first, and has 30 seconds for them.
+select caliber_message_send(:'ada', :'bob', null, 'info_request', '{"table": "orders"}',
+    subject => 'Which index?', requires_response => true) as question
+\gset
+select caliber_message_send(:'ada', null, 'coder', 'task_request', priority => 'high') as task
+\gset
+select message_type, priority, subject, payload, attempts from caliber_message_receive(:'bob');
+
+-- He answers one, cannot do the other, and says so; it comes again after a pause.
+select caliber_message_reply(:'bob', :'question', '{"index": "orders_date_idx"}') is not null as replied;
+select caliber_message_acknowledge(:'question') as acknowledged;
+select caliber_message_reject(:'task', 'no such branch') as status;
+select sender, recipient, message_type, status, subject, payload from caliber_messages order by message_id;
+select caliber_message_prompt(message_id) as prompt from caliber_message_inbox(:'ada');
+
+--
+-- === 10. An agent ends ===
 -- Terminating is for good. With descendants, cyd ends with ada; the call returns how many did.
 select caliber_agent_terminate(:'ada', 'the plan is done', descendants => true) as ended;
 select name, status, liveness, status_reason from caliber_agents order by name;
 
 --
--- === 10. Shared state ===
+-- === 11. Shared state ===
 -- A key is set for the whole team. Each write is a version, and set returns its number.
 select caliber_state_set('build', 'status', '{"step": "compile"}') as version;
 select namespace, key, value, version from caliber_state_get('build', 'status');
@@ -140,7 +157,7 @@ select version, deleted, value from caliber_state_history('build', 'status');
 select key, value, value_type from caliber_state_list('build', 'f');
 
 --
--- === 11. Turns ===
+-- === 12. Turns ===
 -- eve writes, bob reviews, one at a time. bob stands in line and is handed the turn on release.
 select caliber_agent_register('writer', name => 'eve') as eve
 \gset
@@ -155,7 +172,7 @@ select caliber_token_release(:'eve', 'producer_critic', 'chapter-1', turn => 1) 
 select status, holder, turn from caliber_token_status('producer_critic', 'chapter-1');
 
 --
--- === 12. Checkpoints ===
+-- === 13. Checkpoints ===
 -- What bob did in his turn, how far he came and the end of the turn are one transaction.
 begin;
 select caliber_token_guard(:'bob', 'producer_critic', 'chapter-1', turn => 2) > now() as still_my_turn;
@@ -168,7 +185,7 @@ commit;
 select checkpoint_type, reference_id, agent_state, incarnation from caliber_checkpoint_latest(:'bob');
 
 --
--- === 13. Locks ===
+-- === 14. Locks ===
 -- bob and dan edit the same files. A lock is a lease with a fence, a number that only rises;
 -- several are taken all or none, and a directory covers what is below it.
 select caliber_agent_register('coder', name => 'dan') as dan
@@ -206,7 +223,7 @@ select body from page;
 select caliber_lock_release_all(:'dan') as released;
 
 --
--- === 14. Shared memory ===
+-- === 15. Shared memory ===
 -- A region keeps values by key. eve's is a team region: dan is of her team, so he may write too.
 select caliber_region_create(:'eve', 'team', 'plan', conflict_resolution => 'reject') as plan
 \gset
@@ -245,7 +262,7 @@ select memory_type, name, belongs_to, reads_because, writes_because from caliber
 select caliber_check_access(:'dan', 'region', :'diary', 'write') as may_write;
 
 --
--- === 15. Memory ===
+-- === 16. Memory ===
 -- bob's trajectory is still open, in its first scope. Turns are numbered in the scope; a fact and
 -- a decision come out of it. Embeddings come from a model of yours; these have 3 dimensions.
 select scope_id as scope from caliber_scope_current(:'trajectory')

@@ -71,7 +71,7 @@ def json_object(argument: str, text: str | None) -> dict[str, Any]:
         errors.invalid(argument, None, "must be a json object")
     if len(text.encode()) > MAX_PAYLOAD:
         errors.invalid(argument, text, f"must be at most {MAX_PAYLOAD} bytes of json")
-    _shallow(argument, text)
+    shallow(argument, text)
     import json
 
     try:
@@ -89,11 +89,11 @@ def json_text(argument: str, text: str) -> str:
         errors.invalid(argument, text, f"must be at most {MAX_PAYLOAD} bytes of json")
     # What opens few brackets cannot nest deeply; most need no closer look.
     if text.count("{") + text.count("[") > MAX_DEPTH:
-        _shallow(argument, text)
+        shallow(argument, text)
     return text
 
 
-def _shallow(argument: str, text: str) -> None:
+def shallow(argument: str, text: str) -> None:
     """Counted on the text: a parser that recurses must not see what is too deep for it."""
     import re
 

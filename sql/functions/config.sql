@@ -52,6 +52,30 @@ begin atomic
             'Age in days after which caliber_event_purge may delete an event.'
         ),
         (
+            'notify_mode', 'choice', 'always', null, null, array['always', 'armed', 'off'],
+            'When a message wakes its reader: always, only a reader that sleeps (armed), or never.'
+        ),
+        (
+            'message_queue_limit', 'integer', '1000', 0, 1000000, null,
+            'Messages that may wait in one queue before sending to it fails; 0 is no limit.'
+        ),
+        (
+            'message_max_retries', 'integer', '2', 0, 100, null,
+            'How often a message is tried again before it is dead.'
+        ),
+        (
+            'message_retry_ms', 'integer', '1000', 0, 3600000, null,
+            'Pause after a first rejection; it doubles with each further one, up to an hour.'
+        ),
+        (
+            'message_retention_hours', 'integer', '24', 0, 876000, null,
+            'How long a message is kept after it was processed.'
+        ),
+        (
+            'dead_letter_retention_days', 'integer', '30', 1, 36500, null,
+            'How long a dead message is kept.'
+        ),
+        (
             'shard_number', 'integer', null, 0, 1023, null,
             'Written into the last 10 bits of new ids; unset leaves them random.'
         ),

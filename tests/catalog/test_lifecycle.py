@@ -207,6 +207,10 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
             "select caliber_region_put(owner_agent_id, region_id, 'k', %s::jsonb) from caliber_region",
             (str(value),),
         )
+    session.execute("select caliber_message_type_add('gossip')")
+    session.execute("select caliber_message_schema_register('memo', '{\"type\": \"object\"}')")
+    session.execute("select caliber_message_broadcast(agent_id, 'gossip') from caliber_agent")
+    session.execute("select count(*) from caliber_agent, caliber_message_receive(agent_id)")
     before = checksums(session)
     cursor = str(scalar(session, "select max(next_cursor) from caliber_events_since()"))
     dump = tmp_path / "dump"
