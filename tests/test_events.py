@@ -129,6 +129,16 @@ def test_level_drops_what_is_below_it(db: Connection) -> None:
     assert scalar(db, record, "critical") is not None
 
 
+def test_what_is_said_differs_from_what_was_done(db: Connection) -> None:
+    agent = scalar(db, "select caliber_agent_register('coder', name => 'ann')")
+    db.execute("select caliber_event_record('agent_terminated', 'ann is terminated', %s)", (agent,))
+    db.execute("select caliber_agent_terminate(%s)", (agent,))
+    rows = db.execute(
+        "select reported from caliber_events_since() where event_type = 'agent_terminated' order by event_id"
+    )
+    assert [r["reported"] for r in rows] == [True, False]
+
+
 def test_record_refuses_bad_input(db: Connection) -> None:
     for arguments in (
         "null, 'x'",
