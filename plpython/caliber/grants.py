@@ -118,10 +118,10 @@ def give(
     capability: str | None,
     grantor_agent_id: str | None,
 ) -> bool:
+    grantor = _grantor(grantor_agent_id)
     _required(target_agent_id, grantee_agent_id, capability)
     if target_agent_id == grantee_agent_id:
         errors.invalid("grantee_agent_id", grantee_agent_id, "must be another agent than the target")
-    grantor = _grantor(grantor_agent_id)
     found = _TARGET.one(target_agent_id, grantor)
     if grantor is not None:
         _refuse_widening(str(target_agent_id), grantor, str(capability))
@@ -140,8 +140,8 @@ def revoke(
     capability: str | None,
     grantor_agent_id: str | None,
 ) -> int:
-    _required(target_agent_id, grantee_agent_id, capability)
     grantor = _grantor(grantor_agent_id)
+    _required(target_agent_id, grantee_agent_id, capability)
     target = _TARGET.one(target_agent_id, grantor)
     if target is None:
         return 0
