@@ -16,20 +16,29 @@ if TYPE_CHECKING:
 
 # Tried for each side before everything else, for what the verbs alone would not leave behind.
 # {agent_id}, {word} and {team} are that side's; a statement whose function does not exist does nothing.
-SEEDS: tuple[str, ...] = ()
+SEEDS: tuple[str, ...] = (
+    "select caliber_token_request(child, 'review', '{word}')"
+    " from caliber_agent_spawn('{agent_id}', 'coder', name => '{word}-child') as child",
+    "select caliber_token_request('{agent_id}', 'review', '{word}')",
+    "select caliber_token_request('{agent_id}', 'test_run', '{word}')",
+    "select caliber_token_request(agent_id, 'test_run', '{word}') from caliber_agent where name = '{word}-child'",
+)
 
 # What an argument of this name is, where any value of its type would not do.
 VALUES: dict[str, str] = {
     "cursor": "1-1-1",
     "capability": "read_transcript",
-    "key": "event_level",
-    "value": "info",
     "agent_type": "coder",
     "team": "{team}",
 }
 
 # The same for one function's argument.
-VALUES_OF: dict[tuple[str, str], str] = {}
+VALUES_OF: dict[tuple[str, str], str] = {
+    ("caliber_config_get", "key"): "event_level",
+    ("caliber_config_set", "key"): "event_level",
+    ("caliber_config_set", "value"): "debug",
+    ("caliber_config_reset", "key"): "event_level",
+}
 
 # Ids under another name than the column that holds them.
 COLUMNS: dict[str, str] = {

@@ -172,8 +172,10 @@ def directly(table: str, statement: str) -> Attack:
 
 def lock_table(table: str) -> Attack:
     def attack(world: World) -> None:
-        deny(world.hand, f"begin; lock table {table} in share mode")
-        world.hand.rollback()
+        try:
+            deny(world.hand, f"begin; lock table {table} in share mode")
+        finally:
+            world.hand.rollback()
 
     return attack
 

@@ -31,6 +31,16 @@ def makers(world: World) -> list[tuple[str, list[object]]]:
     ]
 
 
+def enders(world: World) -> list[tuple[str, list[object]]]:
+    """Calls of all other verbs: what is released, finished or handed on is told as well."""
+    return [
+        arguments.call(world, function, world.victim, arguments.everything(function))
+        # The agent itself ends last.
+        for function in sorted(world.functions, key=lambda f: "terminate" in f.name)
+        if function.for_agents and function.writes and not MAKES.search(function.name)
+    ]
+
+
 def test_listening(own_world: World) -> None:
     """A stranger on every channel: it hears ids and kinds, nothing that anybody wrote."""
     world = own_world
@@ -39,7 +49,7 @@ def test_listening(own_world: World) -> None:
     listener = world.session(world.stranger)
     for channel in channels:
         listener.execute(f"listen {channel}")
-    for call in makers(world):
+    for call in [*makers(world), *enders(world)]:
         attempt(world.admin, *call)
     heard = [f"{n.channel} {n.payload}" for n in listener.notifies(timeout=0.5)]
     assert heard
