@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 from conftest import Connect, Connection, scalar, state
@@ -93,6 +94,28 @@ def test_since_reads_by_index(db: Connection) -> None:
     text = "\n".join(str(r["QUERY PLAN"]) for r in plan)
     assert "caliber_event_position_idx" in text
     assert "Index Cond" in text
+
+
+def test_an_agent_finds_its_own_by_index(
+    db: Connection, connect: Connect, roles: Callable[[str | None], str]
+) -> None:
+    """Row security leaves the planner the index: the policy is checked on what that finds."""
+    agent = scalar(db, "select caliber_agent_register('coder')")
+    login = roles("caliber_agent")
+    db.execute("update caliber_agent set login_role = %s", (login,))
+    db.execute(
+        "insert into caliber_event (severity, category, event_type, actor, summary, source_agent_id)"
+        " select 'info', 'system', 'bulk', 'x', 'x', case when n %% 200 = 0"
+        " then %s::uuid else gen_random_uuid() end from generate_series(1, 20000) as n",
+        (agent,),
+    )
+    db.execute("analyze caliber_event")
+    session = connect(login)
+    query = "select * from caliber_event where source_agent_id = %s"
+    assert len(session.execute(query, (agent,)).fetchall()) == 101
+    plan = "\n".join(str(r["QUERY PLAN"]) for r in session.execute(f"explain {query}", (agent,)))
+    assert "caliber_event_source_idx" in plan
+    assert "Seq Scan on caliber_event" not in plan
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ SEEDS: tuple[str, ...] = (
     " from caliber_agent_spawn('{agent_id}', 'coder', name => '{word}-child') as child",
     "select caliber_token_request('{agent_id}', 'review', '{word}')",
     "select caliber_token_request('{agent_id}', 'test_run', '{word}')",
-    "select caliber_token_request(agent_id, 'test_run', '{word}') from caliber_agent where name = '{word}-child'",
+    "select caliber_token_request(agent_id, 'test_run', '{word}')"
+    " from caliber_agent where name = '{word}-child'",
 )
 
 # What an argument of this name is, where any value of its type would not do.
