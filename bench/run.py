@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import measure_memory
@@ -48,6 +49,7 @@ METHOD = """\
 - Region put: 1,000 regions of 10 keys, a random key of a random one, every version kept.
 - First call: {connections} new connections for each side in turns; the median time of the first
   statement. The other side is the same statement in a PL/pgSQL function.
+- Own rows: an agent's 100 rows in a table of others', with and without row security, by index.
 - Events: limit 100, a prepared statement with parameters on one connection, {calls} calls for each side
   in turns in batches, the median time. `middle` reads 100 events, `tail` the last 10.
 - State: 1,000 keys, a random one each time, written by one of 1,000 agents; both sides append the
@@ -381,6 +383,58 @@ def held(options: Options) -> Row:
     return Row(what, f"{rates[True]:,.0f}/s", f"{rates[False]:,.0f}/s free", ratio, at_least=0.5)
 
 
+# --- reading one's own rows under row security ---
+
+# What an agent reads of its own, by table: a query of its id, and what makes 100 such rows.
+OWN = {
+    "events": (
+        "select * from caliber_event where source_agent_id = %s",
+        "insert into caliber_event (severity, category, event_type, actor, source_agent_id, team_id, summary)"
+        " select 'info', 'agent', 'probe', 'x', %s, %s, 'own' from generate_series(1, 100)",
+    ),
+}
+
+
+def lone_agent(session: psycopg.Connection[tuple[object, ...]]) -> tuple[object, object]:
+    """An agent that is alone in its team, and whom the group's role is for the time being."""
+    session.execute("update caliber_agent set login_role = null where login_role = 'caliber_agent'")
+    team = session.execute("select caliber_team_create('lone')").fetchone()
+    agent = session.execute("select caliber_agent_register('coder', team => 'lone')").fetchone()
+    assert team
+    assert agent
+    session.execute("update caliber_agent set login_role = 'caliber_agent' where agent_id = %s", agent)
+    return agent[0], team[0]
+
+
+def own_rows(options: Options) -> Iterator[Row]:
+    with connect(DATABASE) as session:
+        agent, team = lone_agent(session)
+        for what, (query, make) in OWN.items():
+            session.execute(make, [agent, team])
+            session.execute("vacuum analyze")
+            times: dict[str, list[float]] = {"none": [], "caliber_agent": []}
+            for batch in range(7):
+                for role, taken in times.items():
+                    session.execute(f"set role {role}")
+                    read = partial(own, session, query, agent)
+                    found = [milliseconds(read) for _ in range(options.calls // 6)]
+                    taken += found if batch else []
+            plan = "\n".join(str(row[0]) for row in session.execute("explain " + query, [agent]))
+            session.execute("reset role")
+            if "Seq Scan on caliber_event" in plan or "Index" not in plan:
+                raise SystemExit(f"bench: own {what} are not read by index\n{plan}")
+            mine, other = (statistics.median(times[role]) for role in ("caliber_agent", "none"))
+            name = f"own 100 {what} of {options.events:,}, as an agent"
+            against = f"{other:.2f} ms without row security"
+            yield Row(name, f"{mine:.2f} ms", against, mine / other, at_most=2)
+
+
+def own(session: psycopg.Connection[tuple[object, ...]], query: str, agent: object) -> None:
+    rows = session.execute(query, [agent], prepare=True).fetchall()
+    # With the one of its registration.
+    assert len(rows) >= 100, "the agent does not see its own"
+
+
 # --- the report ---
 
 
@@ -403,6 +457,7 @@ def foundation_rows(options: Options) -> Iterator[Row]:
         yield from memory_rows(options)
     with scratch(DATABASE), scratch(SMALL):
         yield from events_rows(options)
+        yield from own_rows(options)
 
 
 def table(rows: list[Row]) -> str:

@@ -2,7 +2,8 @@
 
 The install script is, subsystem by subsystem, sql/schema/<s>.sql (state) and then
 sql/functions/<s>.sql (code). An upgrade script is sql/upgrade/X--Y.sql (what happens to
-state) and then all of the code again, written as "create or replace".
+state) and then all of the code again, written as "create or replace". Both begin with
+functions/guard.sql and end with functions/ownership.sql.
 
 The Python package is written into one private function, _caliber_python(); another one,
 _caliber_boot(), puts a finder for it on sys.meta_path. A function declared as
@@ -136,7 +137,8 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
     boot = boot_function(sources, number)
     code = {s: with_stubs(read(root, "functions", s), number) for s in subsystems}
 
-    install = [HEADER]
+    guard = read(root, "functions", "guard")
+    install = [HEADER, guard]
     for subsystem in subsystems:
         install.append(read(root, "schema", subsystem))
         install.append(code[subsystem])
@@ -148,8 +150,8 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
     for delta in sorted((root / "sql/upgrade").glob("*--*.sql")):
         if delta.stem.partition("--")[2] != version:
             continue  # code of an older release is not in this tree
-        replaced = [REPLACEABLE.sub(r"create or replace \1", code[s]) for s in subsystems]
-        text = [HEADER, delta.read_text(), boot, *replaced]
+        replaced = [replacing(code[s]) for s in subsystems]
+        text = [HEADER, replacing(guard), delta.read_text(), boot, *replaced]
         text.append(read(root, "functions", "ownership"))
         scripts[f"caliber--{delta.stem}.sql"] = "\n".join(text)
     return scripts
@@ -157,11 +159,15 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
 
 def check_rooms(root: Path, subsystems: list[str]) -> None:
     """A file that no subsystem names would silently be left out."""
-    known = {*subsystems, "ownership"}
+    known = {*subsystems, "guard", "ownership"}
     for room in ("schema", "functions"):
         for path in (root / "sql" / room).glob("*.sql"):
             if path.stem not in known:
                 raise SystemExit(f"{path}: not in SUBSYSTEMS of the Makefile")
+
+
+def replacing(code: str) -> str:
+    return REPLACEABLE.sub(r"create or replace \1", code)
 
 
 def control_version(root: Path) -> str:

@@ -395,12 +395,21 @@ def test_a_change_notifies_unless_switched_off(connect: Connect, db: Connection)
     db.execute("select caliber_config_reset('state_notify')")
     db.execute("select caliber_state_set('s', 'last', '1')")
     heard = [json.loads(n.payload) for n in ears.notifies(timeout=10, stop_after=3)]
-    assert [(h["namespace"], h["key"], h["version"]) for h in heard] == [
-        ("s", "k", 1),
-        ("s", "k", 2),
-        ("s", "last", 1),
-    ]
-    assert all(set(h) == {"team_id", "namespace", "key", "version"} for h in heard)
+    first, last = (str(scalar(db, "select caliber_state_key_id('s', %s)", key)) for key in ("k", "last"))
+    assert [(h["key_id"], h["version"]) for h in heard] == [(first, 1), (first, 2), (last, 1)]
+    assert all(set(h) == {"key_id", "version"} for h in heard)
+
+
+def test_a_key_id_is_of_one_team_and_one_key(
+    connect: Connect, db: Connection, agents: dict[str, tuple[object, str]]
+) -> None:
+    query = "select caliber_state_key_id(%s, %s)"
+    assert scalar(db, query, "a", "bc") != scalar(db, query, "ab", "c")
+    # An agent of another team knows no id of this one's.
+    ann = connect(agents["ann"][1])
+    db.execute("select caliber_team_create('far')")
+    assert scalar(db, "select caliber_state_key_id('a', 'b', 'far')") is not None
+    assert scalar(ann, "select caliber_state_key_id('a', 'b', 'far')") is None
 
 
 def test_the_longest_key_can_be_notified(connect: Connect, db: Connection) -> None:

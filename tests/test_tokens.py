@@ -365,10 +365,11 @@ def test_the_next_holder_is_notified_and_nobody_else(
     db.execute(RELEASE, (bob, 2))
     db.execute("notify caliber_token, 'end'")
     heard = [n.payload for n in ears.notifies(timeout=10, stop_after=2)]
+    # The scope is a name that somebody chose, and anybody can listen.
     assert json.loads(heard[0]) == {
         "agent_id": str(bob),
         "token_type": "review",
-        "scope": "pr-1",
+        "token_id": str(scalar(db, "select token_id from caliber_tokens")),
         "turn": 2,
     }
     assert heard[1:] == ["end"]

@@ -12,13 +12,11 @@ def _agent(lock: str) -> Statement:
     return plan(
         f"""
         select
-            a.agent_id, a.team_id, a.name, a.status, b.incarnation,
-            @extschema@._caliber_actor() as actor,
-            coalesce(a.login_role = @extschema@._caliber_actor(), false)
-            or @extschema@._caliber_is_admin() as may_act
+            a.agent_id, a.team_id, a.name, a.status, b.incarnation
         from @extschema@.caliber_agent as a
         inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
         where a.agent_id = $1
+            and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
         {lock}
         """,
         "uuid",
@@ -46,8 +44,6 @@ def agent(agent_id: str | None, incarnation: int | None) -> dict[str, Any]:
     found = (_FIND if incarnation is None else _HOLD).one(agent_id)
     if found is None:
         callers.refuse_agent(str(agent_id))
-    if not found["may_act"]:
-        callers.not_yours(str(agent_id), found["actor"])
     callers.refuse_ended(found, incarnation)
     return found
 

@@ -88,13 +88,11 @@ _PARENT = plan(
         a.agent_id, a.team_id, a.name, a.status, a.memory_access, a.can_delegate_to,
         a.autonomy_budget, a.max_risk, a.max_concurrent_tasks, a.heartbeat_interval_ms,
         a.spawn_depth, a.model, b.incarnation,
-        @extschema@._caliber_config_value('agent_spawn_depth')::integer as deepest,
-        @extschema@._caliber_actor() as actor,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act
+        @extschema@._caliber_config_value('agent_spawn_depth')::integer as deepest
     from @extschema@.caliber_agent as a
     inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
     where a.agent_id = $1
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
     for no key update of a, b
     """,
     "uuid",
@@ -196,8 +194,6 @@ def _parent(parent_id: str | None, incarnation: int | None) -> dict[str, Any]:
     parent = _PARENT.one(parent_id)
     if parent is None:
         callers.refuse_agent(str(parent_id))
-    if not parent["may_act"]:
-        callers.not_yours(str(parent_id), parent["actor"])
     callers.refuse_ended(parent, incarnation)
     if parent["spawn_depth"] >= parent["deepest"]:
         errors.fail(

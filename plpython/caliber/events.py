@@ -17,7 +17,8 @@ _RECORD = plan(
         trajectory_id => $7,
         reference_type => $8,
         reference_id => $9,
-        details => $6
+        details => $6,
+        reported => true
     ) as event_id
     from (select $3 as agent_id) as given
     left join @extschema@.caliber_agent as a on given.agent_id = a.agent_id

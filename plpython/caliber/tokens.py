@@ -177,7 +177,7 @@ _PASS_ON = plan(
                     'caliber_token',
                     pg_catalog.json_build_object(
                         'agent_id', t.holder_agent_id, 'token_type', t.token_type,
-                        'scope', t.scope, 'turn', t.turn
+                        'token_id', t.token_id, 'turn', t.turn
                     )::text
                 )
         end as notified

@@ -51,7 +51,8 @@ create function @extschema@._caliber_log(
     reference_type text default null,
     reference_id text default null,
     details jsonb default '{}',
-    always boolean default false
+    always boolean default false,
+    reported boolean default false
 )
 returns bigint
 language sql
@@ -65,18 +66,18 @@ begin atomic
 
     insert into @extschema@.caliber_event as e (
         event_type, category, severity, summary, actor, source_agent_id, team_id,
-        trajectory_id, reference_type, reference_id, details
+        trajectory_id, reference_type, reference_id, details, reported
     )
     select
         $1, $2, $3, pg_catalog.left($4, 1000), @extschema@._caliber_actor(), $5, $6,
-        $7, $8, $9, $10
+        $7, $8, $9, $10, $12
     where $11 or $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
     returning e.event_id;
 end;
 
 comment on function @extschema@._caliber_log(
     text, @extschema@.caliber_event_category, @extschema@.caliber_event_severity, text,
-    uuid, uuid, uuid, text, text, jsonb, boolean
+    uuid, uuid, uuid, text, text, jsonb, boolean, boolean
 ) is
 'Records an event, unless it is below event_level and need not be kept always, and notifies caliber_event; returns its number or null.';
 
@@ -101,7 +102,7 @@ comment on function @extschema@.caliber_event_record(
     text, text, uuid, @extschema@.caliber_event_category, @extschema@.caliber_event_severity,
     jsonb, uuid, text, text
 ) is
-'Records an event of your own and returns its number, or null when it is below event_level. An agent records as itself.';
+'Records an event of your own, marked as reported, and returns its number, or null when it is below event_level. An agent records as itself.';
 
 create function @extschema@._caliber_event_cursor(cursor text)
 returns text
@@ -136,7 +137,8 @@ returns table (
     trajectory_id uuid,
     reference_type text,
     reference_id text,
-    actor name
+    actor name,
+    reported boolean
 )
 language sql
 stable
@@ -154,7 +156,8 @@ begin atomic
         e.trajectory_id,
         e.reference_type,
         e.reference_id,
-        e.actor
+        e.actor,
+        e.reported
     from @extschema@.caliber_event as e
     where (e.epoch, e.xid, e.event_id) > (
             pg_catalog.split_part(@extschema@._caliber_event_cursor(cursor), '-', 1)::integer,

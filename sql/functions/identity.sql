@@ -77,6 +77,8 @@ grant execute on function
     @extschema@._caliber_is_admin(),
     @extschema@._caliber_sees_all()
 to caliber_admin, caliber_agent, caliber_observer;
+-- For the few verbs that run as their caller.
+grant execute on function @extschema@._caliber_intrusions(regnamespace) to caliber_admin;
 grant select on @extschema@.caliber_epoch to caliber_admin, caliber_agent, caliber_observer;
 
 -- Lets a plain SQL read refuse bad input as clearly as a verb does.

@@ -64,6 +64,22 @@ end;
 comment on function @extschema@._caliber_state_fits(@extschema@.caliber_state_type, jsonb) is
 'Whether a value is of the type a key of the shared state takes.';
 
+-- Whoever can connect can listen, so a notification must not tell names. It tells this id, which
+-- only those can match with a name who know the id of the team.
+create function @extschema@._caliber_state_key_id(
+    team_id uuid,
+    namespace text,
+    key text
+)
+returns uuid
+language sql
+immutable
+parallel safe
+return pg_catalog.md5($1::text || pg_catalog.length($2)::text || ':' || $2 || $3)::uuid;
+
+comment on function @extschema@._caliber_state_key_id(uuid, text, text) is
+'The id by which notifications name a key of a team''s shared state.';
+
 -- A hint, never state: none is sent when switched off or when the cluster's queue fills up. The
 -- setting is on unless somebody set it, which one look-up tells.
 create function @extschema@._caliber_state_notify(
@@ -78,7 +94,9 @@ volatile
 begin atomic
     select pg_catalog.pg_notify(
         'caliber_state',
-        pg_catalog.json_build_object('team_id', $1, 'namespace', $2, 'key', $3, 'version', $4)::text
+        pg_catalog.json_build_object(
+            'key_id', @extschema@._caliber_state_key_id($1, $2, $3), 'version', $4
+        )::text
     )
     where not exists (
             select from @extschema@.caliber_setting as s
@@ -138,6 +156,19 @@ end;
 
 comment on function @extschema@._caliber_reader_team(text) is
 'The team whose state a call means: the one named, else the calling agent''s, else default.';
+
+create function @extschema@.caliber_state_key_id(
+    namespace text,
+    key text,
+    team text default null
+)
+returns uuid
+language sql
+stable
+return @extschema@._caliber_state_key_id(@extschema@._caliber_reader_team($3), $1, $2);
+
+comment on function @extschema@.caliber_state_key_id(text, text, text) is
+'The key_id that notifications of a key carry, to be compared with what was heard; the key need not exist.';
 
 create function @extschema@.caliber_state_get(
     namespace text,
@@ -288,6 +319,8 @@ grant select on
 to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function
     @extschema@._caliber_reader_team(text),
+    @extschema@._caliber_state_key_id(uuid, text, text),
+    @extschema@.caliber_state_key_id(text, text, text),
     @extschema@.caliber_state_get(text, text, text),
     @extschema@.caliber_state_list(text, text, text, text, integer),
     @extschema@.caliber_state_history(text, text, text, bigint, integer)
