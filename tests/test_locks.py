@@ -495,7 +495,7 @@ def test_a_release_is_told_only_when_somebody_waited(
         wanted = "a/" if kind == "file" else name
         assert scalar(db, "select caliber_lock_acquire(%s, %s, %s, wait_ms => 5)", bob, kind, wanted) is None
         scalar(db, RELEASE, lock)
-        assert notes(listener) == [f'{{"resource_type" : "{kind}", "resource_id" : "{name}"}}']
+        assert notes(listener) == [f'{{"lock_id" : "{lock}"}}']
 
 
 # --- many clients ---

@@ -291,7 +291,7 @@ def test_releases_are_told_while_somebody_waits(db: Connection, connect: Connect
         waiting(db, "bob", "ann")
         ann.release(lock)
         notes = [n.payload for n in listener.notifies(timeout=10, stop_after=1)]
-        assert notes == [f'{{"resource_type" : "{kind}", "resource_id" : "{held}"}}']
+        assert notes == [f'{{"lock_id" : "{lock}"}}']
         assert bob.end() is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import Connect, Connection, scalar, state
 from regions_helpers import Roles, create, login, put
 
-TYPES = ("trajectory", "scope", "turn", "artifact", "note")
+TYPES = ("trajectory", "scope", "turn", "artifact", "note", "context")
 WHOSE = ("own", "team", "global")
 CHECK = "select caliber_check_access(%s, %s, %s, %s)"
 REACH = "select * from caliber_reach(%s, %s)"
@@ -30,12 +30,14 @@ def memories(db: Connection, agent: object) -> dict[str, object]:
     trajectory = scalar(db, "select caliber_trajectory_start('work', %s)", agent)
     scope = scalar(db, "select scope_id from caliber_scope_current(%s)", trajectory)
     db.execute("select caliber_turn_add(%s, 'user', 'do it')", (scope,))
+    db.execute("select caliber_context_assemble(%s, agent_id => %s)", (trajectory, agent))
     return {
         "trajectory": trajectory,
         "scope": scope,
         "turn": scalar(db, "select turn_id from caliber_turn where scope_id = %s", scope),
         "artifact": scalar(db, "select caliber_artifact_create(%s, null, 'fact', 'water is wet')", scope),
         "note": scalar(db, "select caliber_note_add(%s, 'gotcha', 'mind the gap')", agent),
+        "context": scalar(db, "select context_id from caliber_context where trajectory_id = %s", trajectory),
     }
 
 
@@ -241,13 +243,13 @@ def test_an_agent_asks_for_itself(db: Connection, connect: Connect, roles: Roles
     session = login(db, connect, roles, world.agent)
     note = world.memory["own"]["note"]
     assert scalar(session, CHECK, world.agent, "note", note, "read") is True
-    assert len(session.execute(REACH, (world.agent, None)).fetchall()) == 5
+    assert len(session.execute(REACH, (world.agent, None)).fetchall()) == 6
     for agent in (world.agents["team"], uuid.uuid4()):
         assert state(session, CHECK, agent, "note", note, "read") == "42501"
         assert state(session, REACH, agent, None) == "42501"
     observer = connect(roles("caliber_observer"))
     assert scalar(observer, CHECK, world.agents["team"], "note", note, "read") is False
-    assert len(observer.execute(REACH, (world.agents["team"], None)).fetchall()) == 5
+    assert len(observer.execute(REACH, (world.agents["team"], None)).fetchall()) == 6
     assert state(connect(roles(None)), CHECK, world.agent, "note", note, "read") == "42501"
 
 
@@ -270,6 +272,7 @@ def test_reach_says_why(db: Connection, world: World) -> None:
         ("note", "ann"): ("own", "permission note own"),
         ("turn", "ann"): ("own", None),
         ("scope", "ann"): ("own", None),
+        ("context", "ann"): ("own", None),
         ("trajectory", "ann"): ("own", None),
     }
     assert rows[0]["name"] == "board"
@@ -277,15 +280,16 @@ def test_reach_says_why(db: Connection, world: World) -> None:
     assert len(db.execute("select * from caliber_reach(%s, max_rows => 2)", (world.agent,)).fetchall()) == 2
 
 
-def test_a_check_reads_by_key(db: Connection, world: World) -> None:
+def test_a_check_reads_by_key(connect: Connect, world: World) -> None:
     """Not every table, and none from end to end, however much is in it."""
-    db.execute("set enable_seqscan = off")
-    db.execute("select pg_stat_reset()")
+    session = connect(autocommit=False)
+    session.execute("set enable_seqscan = off")
     for _ in range(10):
-        allowed(db, world, "artifact", "own", "read")
-    db.execute("select pg_stat_force_next_flush()")
-    rows = db.execute(
-        "select relname, seq_scan from pg_stat_user_tables where seq_scan > 0"
-        " and relname in ('caliber_turn', 'caliber_artifact', 'caliber_note', 'caliber_scope')"
+        allowed(session, world, "artifact", "own", "read")
+    rows = session.execute(
+        "select relname, seq_scan > 0 as whole, idx_scan from pg_stat_xact_user_tables"
+        " where relname in ('caliber_turn', 'caliber_artifact', 'caliber_note', 'caliber_scope')"
+        " order by relname"
     ).fetchall()
-    assert rows == []
+    assert [r["relname"] for r in rows if r["whole"]] == []
+    assert {r["relname"]: r["idx_scan"] for r in rows}["caliber_artifact"] == 10

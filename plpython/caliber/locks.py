@@ -91,13 +91,11 @@ _TAKE = plan(
 _AGENT = plan(
     """
     select
-        a.agent_id, a.name, a.status, b.incarnation,
-        @extschema@._caliber_actor() as actor,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act
+        a.agent_id, a.name, a.status, b.incarnation
     from @extschema@.caliber_agent as a
     inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
     where a.agent_id = $1
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
     """,
     "uuid",
 )
@@ -124,10 +122,10 @@ _RELEASE = plan(
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
         returning s.resource_type, s.resource_id
     )
-    select @extschema@._caliber_lock_tell($1, f.resource_type, f.resource_id, f.wanted_until) as told
+    select @extschema@._caliber_lock_tell($1, f.wanted_until) as told
     from freed as f
     union all
-    select @extschema@._caliber_lock_tell($1, r.resource_type, r.resource_id, r.wanted_until)
+    select @extschema@._caliber_lock_tell($1, r.wanted_until)
     from left_alone as l
     inner join @extschema@.caliber_resource as r
         on l.resource_type = r.resource_type and l.resource_id = r.resource_id
@@ -168,7 +166,7 @@ _RELEASE_ALL = plan(
     select
         pg_catalog.count(*) filter (where e.expires_at > pg_catalog.clock_timestamp()) as released,
         pg_catalog.count(
-            @extschema@._caliber_lock_tell(e.lock_id, e.resource_type, e.resource_id, e.wanted_until)
+            @extschema@._caliber_lock_tell(e.lock_id, e.wanted_until)
         ) as told
     from ended as e
     """,
@@ -379,8 +377,6 @@ def release_all(agent_id: str | None) -> int:
     agent = _AGENT.one(agent_id)
     if agent is None:
         callers.refuse_agent(str(agent_id))
-    if not agent["may_act"]:
-        callers.not_yours(str(agent_id), agent["actor"])
     row = _RELEASE_ALL.one(agent_id) or {}
     return int(row["released"])
 
@@ -471,8 +467,6 @@ def _allowed(agent_id: str | None, incarnation: int | None) -> None:
     agent = _AGENT.one(agent_id)
     if agent is None:
         callers.refuse_agent(str(agent_id))
-    if not agent["may_act"]:
-        callers.not_yours(str(agent_id), agent["actor"])
     callers.refuse_ended(agent, incarnation)
 
 

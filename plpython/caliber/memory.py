@@ -174,14 +174,12 @@ _AUTHOR = plan(
     """
     select
         a.agent_id, a.name, a.status,
-        @extschema@._caliber_actor() as actor,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act,
         @extschema@._caliber_allows(
             a.memory_access, 'write', 'note', 'own', pg_catalog.jsonb_build_object('note_type', $2)
         ) as may_write
     from @extschema@.caliber_agent as a
     where a.agent_id = $1
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
     """,
     "uuid",
     "text",
@@ -281,6 +279,7 @@ def artifact_supersede(
     agent_id: str | None,
     incarnation: int | None,
 ) -> bool:
+    memory_rules.acts_for(agent_id)
     checks.required("artifact_id", artifact_id)
     checks.required("superseded_by", superseded_by)
     reason = checks.label("reason", reason, 1000)
@@ -364,8 +363,6 @@ def _refuse_note(agent_id: str, note_type: str, trajectory_id: str | None) -> No
     author = _AUTHOR.one(agent_id, note_type)
     if author is None:
         callers.refuse_agent(agent_id)
-    if not author["may_act"]:
-        callers.not_yours(agent_id, author["actor"])
     callers.refuse_ended(author, None)
     if not author["may_write"]:
         errors.fail(
@@ -380,6 +377,7 @@ def _refuse_note(agent_id: str, note_type: str, trajectory_id: str | None) -> No
 def note_retire(
     note_id: str | None, reason: str | None, agent_id: str | None, incarnation: int | None
 ) -> bool:
+    memory_rules.acts_for(agent_id)
     checks.required("note_id", note_id)
     reason = checks.label("reason", reason, 1000)
     memory_rules.fence(agent_id, incarnation)

@@ -48,6 +48,23 @@ def writer(own: str = "t.agent_id = a.agent_id") -> str:
     return _WRITER.format(own=own)
 
 
+_ACTS = plan(
+    """
+    select a.agent_id
+    from @extschema@.caliber_agent as a
+    where a.agent_id = $1
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+    """,
+    "uuid",
+)
+
+
+def acts_for(agent_id: str | None) -> None:
+    """Refuse who passes for another, before anything is looked up or locked for it."""
+    if agent_id is not None and _ACTS.one(agent_id) is None:
+        callers.refuse_agent(agent_id)
+
+
 _FENCE = plan(
     """
     select a.agent_id, a.name, a.status, b.incarnation
@@ -113,10 +130,9 @@ def allowed(row: dict[str, Any] | None, kind: str, key: str, agent_id: str | Non
     """The row with the columns of writer(), or why its agent may not write there."""
     if row is None:
         missing(kind, key)
-    if row["agent_id"] is None:
+    if row["agent_id"] is None or not row["may_act"]:
+        # By one way, so that nothing tells an agent that exists from one that does not.
         callers.refuse_agent(str(agent_id))
-    if not row["may_act"]:
-        callers.not_yours(str(row["agent_id"]), row["actor"])
     if row["agent_status"] == "terminated":
         callers.refuse_ended(
             {"status": "terminated", "name": row["agent_name"], "agent_id": row["agent_id"]}, None

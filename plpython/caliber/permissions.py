@@ -8,7 +8,7 @@ from typing import Any
 from caliber import callers, checks, errors
 from caliber.plans import plan
 
-TYPES = ("trajectory", "scope", "turn", "artifact", "note", "region")
+TYPES = ("trajectory", "scope", "turn", "artifact", "note", "context", "region")
 MAX_ROWS = 1000
 
 _CHECK = plan(

@@ -148,7 +148,8 @@ _GRANT = plan(
     )
     select
         @extschema@._caliber_log(
-            'region_granted', 'state', 'info', $3 || ' on region ' || r.name || ' granted to ' || a.name,
+            'region_granted', 'state', 'info', $3 || ' on region ' || r.name || ' granted to '
+            || case when a.team_id = r.team_id then a.name else a.agent_id::text end,
             r.owner_agent_id, r.team_id, reference_type => 'region', reference_id => r.region_id::text,
             details => pg_catalog.jsonb_build_object('agent_id', a.agent_id, 'access', $3)
         )
@@ -165,7 +166,8 @@ _REVOKED = """
     select
         @extschema@._caliber_log(
             'region_revoked', 'state', 'info',
-            coalesce($3::text, 'access') || ' on region ' || r.name || ' revoked from ' || a.name,
+            coalesce($3::text, 'access') || ' on region ' || r.name || ' revoked from '
+            || case when a.team_id = r.team_id then a.name else a.agent_id::text end,
             r.owner_agent_id, r.team_id, reference_type => 'region', reference_id => r.region_id::text,
             details => pg_catalog.jsonb_build_object('agent_id', a.agent_id, 'access', $3)
         )

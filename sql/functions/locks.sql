@@ -148,24 +148,23 @@ comment on function @extschema@._caliber_lock_overlaps(text, text) is
 -- it can be had does no harm: it is a lock on a lease that is over.
 create function @extschema@._caliber_lock_tell(
     lock_id uuid,
-    resource_type text,
-    resource_id text,
     wanted_until timestamptz
 )
 returns boolean
 language sql
 volatile
 return case
+    -- A full queue would fail the commit. Whoever can connect can listen, so no name is told.
+    when pg_catalog.pg_notification_queue_usage() > 0.25 then false
     when wanted_until > pg_catalog.clock_timestamp()
         or not pg_catalog.pg_try_advisory_xact_lock(@extschema@._caliber_lock_obstacle(lock_id))
         then pg_catalog.pg_notify(
-            'caliber_lock',
-            pg_catalog.json_build_object('resource_type', resource_type, 'resource_id', resource_id)::text
+            'caliber_lock', pg_catalog.json_build_object('lock_id', lock_id)::text
         ) is not null
     else false
 end;
 
-comment on function @extschema@._caliber_lock_tell(uuid, text, text, timestamptz) is
+comment on function @extschema@._caliber_lock_tell(uuid, timestamptz) is
 'Notifies caliber_lock that a lease was released, if somebody waits or waited for it; whether it did.';
 
 create view @extschema@.caliber_lock with (security_invoker = true) as

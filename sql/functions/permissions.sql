@@ -67,6 +67,16 @@ return pg_catalog.jsonb_build_object(
 comment on function @extschema@._caliber_attributes(@extschema@.caliber_note) is
 'What a filter can ask of a note.';
 
+create function @extschema@._caliber_attributes(memory @extschema@.caliber_context)
+returns jsonb
+language sql
+stable
+parallel safe
+return pg_catalog.jsonb_build_object('trajectory_id', memory.trajectory_id);
+
+comment on function @extschema@._caliber_attributes(@extschema@.caliber_context) is
+'What a filter can ask of a context.';
+
 create view @extschema@.caliber_memory with (security_invoker = true) as
 select
     'trajectory' as memory_type,
@@ -126,6 +136,18 @@ select
     n.created_at
 from @extschema@.caliber_note as n
 left join @extschema@.caliber_trajectory as t on n.trajectory_id = t.trajectory_id
+union all
+select
+    'context' as memory_type,
+    c.context_id as memory_id,
+    'context of ' || t.name as name,
+    c.agent_id,
+    t.agent_id as trajectory_agent_id,
+    c.team_id,
+    @extschema@._caliber_attributes(c) as attributes,
+    c.created_at
+from @extschema@.caliber_context as c
+left join @extschema@.caliber_trajectory as t on c.trajectory_id = t.trajectory_id
 union all
 select
     'region' as memory_type,
@@ -241,7 +263,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @permissions.check@ $python$;
 
 comment on function @extschema@.caliber_check_access(uuid, text, uuid, @extschema@.caliber_access) is
-'Whether an agent may read or write a trajectory, scope, turn, artifact, note or region; false for an agent or a memory that does not exist. An agent asks for itself.';
+'Whether an agent may read or write a trajectory, scope, turn, artifact, note, context or region; false for an agent or a memory that does not exist. An agent asks for itself.';
 
 create function @extschema@.caliber_reach(
     agent_id uuid,
@@ -293,6 +315,7 @@ grant execute on function
     @extschema@._caliber_attributes(@extschema@.caliber_turn),
     @extschema@._caliber_attributes(@extschema@.caliber_artifact),
     @extschema@._caliber_attributes(@extschema@.caliber_note),
+    @extschema@._caliber_attributes(@extschema@.caliber_context),
     @extschema@._caliber_my_filters(text),
     @extschema@.caliber_check_access(uuid, text, uuid, @extschema@.caliber_access),
     @extschema@.caliber_reach(uuid, text, integer)

@@ -61,3 +61,15 @@ using (
         @extschema@._caliber_attributes(caliber_note)
     )
 );
+
+create policy caliber_context_read_filtered on @extschema@.caliber_context for select
+using (
+    (select @extschema@._caliber_my_filters('context')) is not null
+    and @extschema@._caliber_allows(
+        (select @extschema@._caliber_my_filters('context')),
+        'read',
+        'context',
+        case when team_id = (select @extschema@._caliber_my_team()) then 'team' end,
+        @extschema@._caliber_attributes(caliber_context)
+    )
+);

@@ -30,6 +30,8 @@ VALUES: dict[str, str] = {
     "cursor": "1-1-1",
     "capability": "read_transcript",
     "agent_type": "coder",
+    "memory_type": "artifact",
+    "query": "{word}",
     "team": "{team}",
 }
 
@@ -41,8 +43,13 @@ VALUES_OF: dict[tuple[str, str], str] = {
     ("caliber_config_reset", "key"): "event_level",
 }
 
-# Ids under another name than the column that holds them.
+# Arguments that may be left out, but not by every call.
+NEEDED: set[tuple[str, str]] = {("caliber_search", "query")}
+
+# Ids under another name than the column that holds them; the last such thing, as the first may be
+# what the call is about.
 COLUMNS: dict[str, str] = {
+    "memory_id": "artifact_id",
     "in_reply_to": "message_id",
     "superseded_by": "artifact_id",
     "parent_trajectory_id": "trajectory_id",
@@ -81,12 +88,12 @@ def call(
 
 
 def required(function: Function) -> list[Argument]:
-    return [a for a in function.arguments if not a.optional]
+    return [a for a in function.arguments if not a.optional or (function.name, a.name) in NEEDED]
 
 
 def everything(function: Function) -> list[Argument]:
     """What a full call has: all that is required, and whose it is where that can be left out."""
-    return [a for a in function.arguments if not a.optional or a.name == "agent_id"]
+    return [a for a in function.arguments if a in required(function) or a.name == "agent_id"]
 
 
 def value(world: World, function: Function, argument: Argument, whose: Agent) -> str:
@@ -98,7 +105,11 @@ def value(world: World, function: Function, argument: Argument, whose: Agent) ->
     if argument.type == "uuid[]":
         return "{" + thing(world, argument.name.removesuffix("s"), whose) + "}"
     if argument.type.endswith("[]"):
-        return "{}"
+        return "{}" if argument.optional else "{" + whose.word + "}"
+    if known is None and argument.type.startswith("caliber_"):
+        row = row_of(world, argument.type, whose)
+        if row is not None:
+            return row
     if known is None:
         known = BY_TYPE.get(argument.type) or first_label(world, argument.type)
     if known is None:
@@ -113,16 +124,28 @@ def thing(world: World, name: str, whose: Agent) -> str:
     column = COLUMNS.get(name, name)
     tables = world.admin.execute(
         "select c.relname as name from pg_attribute as a join pg_class as c on c.oid = a.attrelid"
-        " where a.attname = %s and c.relkind = 'r' and c.relname like 'caliber\\_%%' order by c.oid",
+        " where a.attname = %s and a.atttypid = 'uuid'::regtype and c.relkind = 'r'"
+        " and c.relname like 'caliber\\_%%' order by c.oid",
         (column,),
     ).fetchall()
     for table in (str(row["name"]) for row in tables):
         pattern = f"{whose.agent_id}|{whose.team_id}|{whose.word}"
-        query = f"select {column} from {table} as t where {column} is not null and t::text ~ %s limit 1"
+        order = "desc" if name in COLUMNS else "asc"
+        mine = f"select {column} from {table} as t where t::text ~ %s"
+        query = f"{mine} order by {column} {order} nulls last limit 1"
         found = scalar(world.admin, query, pattern)
         if found is not None:
             return str(found)
     return random_id()
+
+
+def row_of(world: World, table: str, whose: Agent) -> str | None:
+    """A whole row that is the agent's, for a function that takes one."""
+    if scalar(world.admin, "select to_regclass(%s)", table) is None:
+        return None
+    query = f"select t::text from {table} as t where t::text ~ %s limit 1"
+    found = scalar(world.admin, query, f"{whose.agent_id}|{whose.team_id}|{whose.word}")
+    return None if found is None else str(found)
 
 
 def first_label(world: World, kind: str) -> str | None:

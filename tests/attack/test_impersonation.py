@@ -73,7 +73,7 @@ def test_by_argument(world: World, about: str) -> None:
         state, text = attempt(world.hand, *call)
         if state != "42501" or SECRET in text:
             wrong.append(f"{function.signature} by {argument.name}: {state or 'allowed'} {text[:200]}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_by_arguments_that_do_not_act(world: World) -> None:
@@ -86,7 +86,7 @@ def test_by_arguments_that_do_not_act(world: World) -> None:
                 state, text = attempt(world.hand, *call)
                 if state not in TURNED_DOWN | {""} or SECRET in text:
                     wrong.append(f"{function.signature} by {argument.name}: {state} {text[:200]}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_on_what_is_anothers(own_world: World) -> None:
@@ -104,7 +104,7 @@ def test_on_what_is_anothers(own_world: World) -> None:
         state, text = attempt(world.hand, *call)
         if state not in TURNED_DOWN | {""} or SECRET in text or world.checksum() != before:
             wrong.append(f"{function.signature}: {state or 'allowed'} {text[:200]}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_an_id_that_exists_is_answered_like_any_other(world: World) -> None:
@@ -118,7 +118,7 @@ def test_an_id_that_exists_is_answered_like_any_other(world: World) -> None:
             answers.add((state, IDS.sub("…", text)))
         if len(answers) != 1:
             wrong.append(f"{function.signature} by {argument.name}: {answers}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_refusal_waits_for_nobody(world: World) -> None:
@@ -139,7 +139,7 @@ def test_a_refusal_waits_for_nobody(world: World) -> None:
                 state, _ = attempt(world.hand, query, call[1])
             if state == "55P03":
                 wrong.append(f"{function.signature} by {argument.name}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_refusal_is_in_the_servers_log(world: World) -> None:
@@ -155,7 +155,7 @@ def test_a_refusal_is_in_the_servers_log(world: World) -> None:
         attempt(session, *call)
         if not any(world.attacker.login in line and world.victim.agent_id in line for line in logged):
             wrong.append(f"{function.signature} by {argument.name}: {logged}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("login", ["observer", "nobody", "stranger"])
@@ -166,7 +166,7 @@ def test_who_is_no_agent_is_none_by_argument(world: World, login: str) -> None:
         state, text = attempt(world.session(world.logins[login]), *call)
         if state != "42501" or SECRET in text:
             wrong.append(f"{function.signature} by {argument.name}: {state or 'allowed'} {text[:200]}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_what_is_for_admins(world: World) -> None:
@@ -180,7 +180,7 @@ def test_what_is_for_admins(world: World) -> None:
             state, _ = attempt(world.session(world.logins[login]), *call)
             if state != "42501":
                 wrong.append(f"{function.signature} as {login}: {state or 'allowed'}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def beat(world: World) -> str:

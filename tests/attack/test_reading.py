@@ -98,7 +98,7 @@ def test_functions(world: World, login: str) -> None:
                 text = text.replace(str(value), "")
             if any(word in text for word in secret(world).split("|")):
                 wrong.append(f"{function.signature}: {state} {text[:300]}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_row_security_off(world: World) -> None:

@@ -22,7 +22,7 @@ def first_column(world: World, table: str) -> str:
     "statement",
     [
         "insert into {table} default values",
-        "insert into {table} overriding system value select * from {table}",
+        "insert into {table} ({column}) select {column} from {table}",
         "update {table} set {column} = default",
         "update {table} set {column} = {column} where false",
         "delete from {table}",
