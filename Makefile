@@ -94,7 +94,7 @@ lint: ## Check style and types of Python, SQL and shell
 	@$(MACHINE)/setup.sh tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@MYPYPATH=plpython:extension:tests:tests/harness:docs:bench .venv/bin/mypy --strict $(TYPED)
+	@MYPYPATH=plpython:extension:tests:docs:bench .venv/bin/mypy --strict $(TYPED)
 	@.venv/bin/sqlfluff lint sql
 	@shellcheck -x $(SHELL_SCRIPTS)
 
