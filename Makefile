@@ -84,7 +84,7 @@ psql: ## Open psql in the demo database of the running cluster
 
 test: server-ready ## Run every test; ARGS="-k agents" for some
 	@$(MACHINE)/setup.sh tools
-	@$(MACHINE)/cluster.sh with .venv/bin/pytest tests $(ARGS)
+	@$(MACHINE)/cluster.sh with .venv/bin/pytest $(ARGS)
 
 TYPED := plpython/caliber extension/build.py \
 	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
