@@ -50,7 +50,7 @@ def writer(own: str = "t.agent_id = a.agent_id") -> str:
 
 _ACTS = plan(
     """
-    select a.agent_id
+    select a.agent_id, a.name, a.status
     from @extschema@.caliber_agent as a
     where a.agent_id = $1
         and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
@@ -60,9 +60,13 @@ _ACTS = plan(
 
 
 def acts_for(agent_id: str | None) -> None:
-    """Refuse who passes for another, before anything is looked up or locked for it."""
-    if agent_id is not None and _ACTS.one(agent_id) is None:
+    """Refuse who passes for another or has ended, before anything is looked up or locked for it."""
+    if agent_id is None:
+        return
+    agent = _ACTS.one(agent_id)
+    if agent is None:
         callers.refuse_agent(agent_id)
+    callers.refuse_ended(agent, None)
 
 
 _FENCE = plan(
