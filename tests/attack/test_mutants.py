@@ -295,7 +295,10 @@ def test_the_check_left_out_of_one_module(base: World) -> None:
 SECOND_LINE = {"caliber.config", "caliber.readers"}
 
 # Functions that only call another of the same name, which is refused with the same words.
-OVERLOADS = {"caliber_lock_acquire(uuid,text,uuid,caliber_lock_mode,bigint,integer,text,bigint)"}
+OVERLOADS = {
+    "caliber_lock_acquire(uuid,text,uuid,caliber_lock_mode,bigint,integer,text,bigint)",
+    "caliber_lock_guard(text,uuid,bigint)",
+}
 
 
 def test_the_rule_against_widening_left_out(base: World) -> None:
