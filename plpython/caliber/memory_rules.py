@@ -30,7 +30,7 @@ _WRITER = """
     @extschema@._caliber_allows(
         a.memory_access, 'write', $3,
         case when {own} then 'own' when t.team_id = a.team_id then 'team' else 'other' end,
-        $4
+        {attributes}
     ) as may_write
 """
 # Who writes: the agent given, else the one whose login is calling, else, for an admin, the one
@@ -43,9 +43,9 @@ WRITER_IS = """
 WRITER_TYPES = ("uuid", "uuid", "text", "jsonb")
 
 
-def writer(own: str = "t.agent_id = a.agent_id") -> str:
+def writer(own: str = "t.agent_id = a.agent_id", attributes: str = "$4") -> str:
     """The columns that allowed() judges; own says when what is written is the agent's own."""
-    return _WRITER.format(own=own)
+    return _WRITER.format(own=own, attributes=attributes)
 
 
 _ACTS = plan(
