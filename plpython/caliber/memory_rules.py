@@ -141,7 +141,7 @@ def allowed(row: dict[str, Any] | None, kind: str, key: str, agent_id: str | Non
         callers.refuse_ended(
             {"status": "terminated", "name": row["agent_name"], "agent_id": row["agent_id"]}, None
         )
-    if not row["may_see"]:
+    if not (row["may_see"] or row["may_write"]):
         missing(kind, key)
     if not row["may_write"]:
         errors.fail(
