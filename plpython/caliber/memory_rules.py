@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 from caliber import callers, checks, errors
 from caliber.plans import plan
 
+# Of the numbers of an embedding the largest has at least this size, and at most its inverse.
+LEAST_NUMBER = 1e-12
+
 # To an agent a, a trajectory t is its own, its team's, or somebody else's.
 BELONGS = (
     "case when t.agent_id = a.agent_id then 'own' when t.team_id = a.team_id then 'team' else 'other' end"
@@ -179,15 +182,21 @@ def content(argument: str, value: str | None) -> str:
     return value
 
 
-def embedding(value: str | None, model: str | None) -> None:
+def embedding(value: str | None, model: str | None = None) -> None:
     if value is None:
         if model is not None:
             errors.invalid("embedding_model", model, "must not be given without an embedding")
         return
     checks.label("embedding_model", model)
-    # pgvector prints zero as 0 or -0; the direction of a vector of zeros is undefined.
-    if not value.strip("[],-0"):
-        errors.invalid("embedding", value, "must not be all zeros")
+    # pgvector squares in single precision: what under- or overflows there is like everything, or
+    # like nothing. Zeros have no direction at all.
+    largest = max(abs(float(number)) for number in value.strip("[]").split(","))
+    if not LEAST_NUMBER <= largest <= 1 / LEAST_NUMBER:
+        errors.invalid(
+            "embedding",
+            value,
+            f"must not be all zeros, nor all below {LEAST_NUMBER} or any above its inverse",
+        )
 
 
 def confidence(value: float | None) -> None:
