@@ -8,13 +8,14 @@ from caliber.plans import plan
 _JOIN = plan(
     """
     insert into @extschema@.caliber_channel_member as c (channel, agent_id, by_admin)
-    values ($1, $2, @extschema@._caliber_is_admin())
+    values ($1, $2, $3)
     on conflict (channel, agent_id) do update set by_admin = true
     where excluded.by_admin and not c.by_admin
     returning true as joined
     """,
     "text",
     "uuid",
+    "bool",
 )
 
 _LEAVE = plan(
@@ -29,8 +30,8 @@ _LEAVE = plan(
 
 
 def join(agent_id: str | None, channel: str | None) -> bool:
-    messages_rules.acting(agent_id, None)
-    return bool(_JOIN.rows(_joinable(channel), agent_id))
+    agent = messages_rules.acting(agent_id, None)
+    return bool(_JOIN.rows(_joinable(channel), agent_id, agent["is_admin"]))
 
 
 def leave(agent_id: str | None, channel: str | None) -> bool:
