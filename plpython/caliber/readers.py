@@ -75,6 +75,12 @@ def reader(agent_id: str | None) -> Reader:
     return Reader(row)
 
 
+def everything() -> Reader:
+    """Who sees all, for what is decided and not shown."""
+    reach = dict.fromkeys(("trajectory", "turn", "artifact", "note"))
+    return Reader({"sees_all": True, "agent_id": None, "team_id": None, "readable": [], **reach})
+
+
 def condition(alias: str, team: str, readable: str) -> str:
     """The policy of turns, artifacts and notes, with parameters for the team and the agents."""
     return f"""(

@@ -1,0 +1,374 @@
+"""Conflicts: taking one and deciding it. The decision is made on the locked conflict and its locked
+artifacts, and applied to them in the same transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber import callers, checks, conflicts_escalate, errors, memory_rules, tokens
+from caliber.plans import plan
+
+MAX_REASON = 1000
+UNSAID_CONFIDENCE = 0.5
+
+# Who decides: the agent given, else the one whose login is calling; an admin may do so as nobody.
+# own: the trajectory is the agent's, or both artifacts are.
+_LOCK = plan(
+    """
+    select
+        c.conflict_id, c.status, c.item_a_type, c.item_a_id, c.item_b_type, c.item_b_id, c.agent_a_id,
+        c.agent_b_id, c.trajectory_id, c.resolving_by, c.escalated_to, c.needs_human,
+        t.agent_id as owner_id,
+        a.agent_id, a.name, a.status as agent_status,
+        @extschema@._caliber_actor() as actor,
+        @extschema@._caliber_is_admin() as is_admin,
+        coalesce(a.login_role = @extschema@._caliber_actor(), false)
+        or @extschema@._caliber_is_admin() as may_act,
+        a.agent_id in (c.agent_a_id, c.agent_b_id, c.escalated_to, t.agent_id)
+        or c.team_id = a.team_id and @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'team'
+        or @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'global' as may_see,
+        c.escalated_to = a.agent_id
+        or @extschema@._caliber_allows(
+            a.memory_access, 'write', 'artifact',
+            case
+                when t.agent_id = a.agent_id or (c.agent_a_id = a.agent_id and c.agent_b_id = a.agent_id)
+                    then 'own'
+                when c.team_id = a.team_id then 'team'
+                else 'other'
+            end,
+            pg_catalog.jsonb_build_object(
+                'artifact_type',
+                case c.conflict_type when 'contradicting_fact' then 'fact' else 'design_decision' end
+            )
+        ) as may_write,
+        c.resolving_by is not null and c.resolving_by is distinct from a.agent_id and exists (
+            select from @extschema@.caliber_agent as h
+            where h.agent_id = c.resolving_by and h.terminated_at is null
+        ) as taken,
+        @extschema@._caliber_config_value('conflict_confidence_margin')::float8 as margin
+    from @extschema@.caliber_conflict as c
+    left join @extschema@.caliber_trajectory as t on c.trajectory_id = t.trajectory_id
+    left join @extschema@.caliber_agent as a on a.agent_id = coalesce($2, @extschema@._caliber_my_agent())
+    where c.conflict_id = $1
+    for update of c
+    """,
+    "uuid",
+    "uuid",
+)
+
+_CLAIM = plan(
+    """
+    with taken as (
+        update @extschema@.caliber_conflict as c
+        set status = 'resolving', resolving_by = $2
+        where c.conflict_id = $1
+        returning c.conflict_id, c.conflict_type, c.team_id, c.trajectory_id
+    )
+    select @extschema@._caliber_log(
+        'conflict_claimed', 'coordination', 'info', t.conflict_type || ' taken to be decided', $2, t.team_id,
+        t.trajectory_id, 'conflict', t.conflict_id::text
+    )
+    from taken as t
+    """,
+    "uuid",
+    "uuid",
+)
+
+# In the order of ids, as artifact_supersede does.
+_ITEMS = plan(
+    """
+    select r.artifact_id, r.artifact_type, r.status, r.content, r.confidence, r.created_at
+    from @extschema@.caliber_artifact as r
+    where r.artifact_id in ($1, $2)
+    order by r.artifact_id
+    for no key update of r
+    """,
+    "uuid",
+    "uuid",
+)
+
+_SUPERSEDE = plan(
+    """
+    with changed as (
+        update @extschema@.caliber_artifact as r
+        set status = 'superseded', superseded_by = $2, superseded_at = pg_catalog.clock_timestamp()
+        where r.artifact_id = any($1) and r.status <> 'superseded'
+        returning r.artifact_id, r.artifact_type, r.team_id, r.trajectory_id
+    )
+    select @extschema@._caliber_log(
+        'artifact_superseded', 'state', 'info', c.artifact_type || ' superseded', $3, c.team_id,
+        c.trajectory_id, 'artifact', c.artifact_id::text,
+        pg_catalog.jsonb_build_object('superseded_by', $2, 'conflict_id', $4)
+    )
+    from changed as c
+    """,
+    "uuid[]",
+    "uuid",
+    "uuid",
+    "uuid",
+)
+
+# Written by whoever decides, who need not be let into the trajectory otherwise; key share as all
+# that write to a scope, so that it is not closed meanwhile.
+_MERGED = plan(
+    """
+    with place as (
+        select s.scope_id, s.trajectory_id, s.team_id, t.agent_id
+        from @extschema@.caliber_scope as s
+        inner join @extschema@.caliber_trajectory as t on s.trajectory_id = t.trajectory_id
+        where s.trajectory_id = $1 and s.closed_at is null and t.status = 'active'
+        order by s.scope_no desc
+        limit 1
+        for key share of s
+    )
+    insert into @extschema@.caliber_artifact as r (
+        scope_id, trajectory_id, agent_id, team_id, artifact_type, content, content_hash,
+        extraction_method, embedding, embedding_model, confidence, token_count, metadata
+    )
+    select
+        p.scope_id, p.trajectory_id, coalesce($2, p.agent_id), p.team_id, $3, $4,
+        pg_catalog.sha256(pg_catalog.convert_to($4, 'UTF8')),
+        'inferred', @extschema@._caliber_vector($5), $6, $7, $8,
+        pg_catalog.jsonb_build_object('merged_from', $9, 'conflict_id', $10)
+    from place as p
+    returning r.artifact_id
+    """,
+    "uuid",
+    "uuid",
+    "@extschema@.caliber_artifact_type",
+    "text",
+    "text",
+    "text",
+    "float4",
+    "int4",
+    "uuid[]",
+    "uuid",
+)
+
+_RESOLVED = plan(
+    """
+    with changed as (
+        update @extschema@.caliber_conflict as c
+        set status = 'resolved',
+            strategy = $2,
+            winner = $3,
+            merged_result_id = $4,
+            reason = $5,
+            resolved_by = coalesce($6::text, 'automatic'),
+            resolved_at = pg_catalog.clock_timestamp(),
+            resolving_by = null,
+            needs_human = false
+        where c.conflict_id = $1
+        returning c.*
+    ),
+    logged as (
+        select @extschema@._caliber_log(
+            'conflict_resolved', 'coordination', 'info', d.conflict_type || ' resolved: ' || $5, $6,
+            d.team_id, d.trajectory_id, 'conflict', d.conflict_id::text,
+            pg_catalog.jsonb_build_object('strategy', $2, 'winner', $3, 'merged_result_id', $4)
+        )
+        from changed as d
+    )
+    select c.* from changed as c, (select pg_catalog.count(*) from logged) as once
+    """,
+    "uuid",
+    "@extschema@.caliber_resolution_strategy",
+    "text",
+    "uuid",
+    "text",
+    "uuid",
+)
+
+
+class Decision:
+    """What a strategy comes to: one of the items, both merged, neither, or not to be decided here."""
+
+    __slots__ = ("escalate", "reason", "winner")
+
+    def __init__(self, winner: str | None, reason: str, escalate: bool = False) -> None:
+        self.winner = winner
+        self.reason = reason
+        self.escalate = escalate
+
+
+class Merged:
+    __slots__ = ("content", "embedding", "model")
+
+    def __init__(self, content: str | None, embedding: str | None, model: str | None) -> None:
+        self.content = content
+        self.embedding = embedding
+        self.model = model
+
+
+def claim(conflict_id: str | None, agent_id: str | None, incarnation: int | None) -> bool:
+    checks.required("conflict_id", conflict_id)
+    checks.required("agent_id", agent_id)
+    memory_rules.fence(agent_id, incarnation)
+    conflict = _locked(str(conflict_id), agent_id)
+    if conflict["status"] == "resolved" or conflict["taken"]:
+        return False
+    _CLAIM.rows(conflict_id, agent_id)
+    return True
+
+
+def resolve(
+    conflict_id: str | None,
+    strategy: str | None,
+    agent_id: str | None,
+    reason: str | None,
+    merged_content: str | None,
+    merged_embedding: str | None,
+    merged_embedding_model: str | None,
+    incarnation: int | None,
+) -> list[dict[str, Any]]:
+    checks.required("conflict_id", conflict_id)
+    checks.required("strategy", strategy)
+    reason = checks.label("reason", reason, MAX_REASON)
+    if strategy != "merge" and (merged_content or merged_embedding or merged_embedding_model):
+        errors.invalid("merged_content", merged_content, "must only be given to merge")
+    if merged_content is not None:
+        memory_rules.content("merged_content", merged_content)
+    memory_rules.embedding(merged_embedding, merged_embedding_model)
+    memory_rules.fence(agent_id, incarnation)
+    conflict = _locked(str(conflict_id), agent_id)
+    if conflict["status"] == "resolved" or (conflict["taken"] and conflict["agent_id"] is not None):
+        return []
+    items = {row["artifact_id"]: row for row in _ITEMS.rows(conflict["item_a_id"], conflict["item_b_id"])}
+    a, b = items.get(conflict["item_a_id"]), items.get(conflict["item_b_id"])
+    decision = _decide(str(strategy), a, b, conflict["margin"])
+    said = f"{reason}: {decision.reason}" if reason else decision.reason
+    if decision.escalate or a is None or b is None:
+        return conflicts_escalate.escalate(conflict, said)
+    merged = Merged(merged_content, merged_embedding, merged_embedding_model)
+    merged_id = _apply(str(strategy), decision, conflict, a, b, merged)
+    winner = "merged" if merged_id else decision.winner
+    return list(_RESOLVED.rows(conflict_id, strategy, winner, merged_id, said, conflict["agent_id"]))
+
+
+def _locked(conflict_id: str, agent_id: str | None) -> dict[str, Any]:
+    """The conflict, locked, if the caller may decide it."""
+    conflict = _LOCK.one(conflict_id, agent_id)
+    if conflict is None:
+        memory_rules.missing("conflict", conflict_id)
+    if conflict["agent_id"] is None:
+        if agent_id is not None or not conflict["is_admin"]:
+            callers.refuse_agent(str(agent_id))
+        return conflict
+    if not conflict["may_act"]:
+        callers.not_yours(str(conflict["agent_id"]), conflict["actor"])
+    callers.refuse_ended({**conflict, "status": conflict["agent_status"]}, None)
+    if not conflict["may_see"]:
+        memory_rules.missing("conflict", conflict_id)
+    if not conflict["may_write"]:
+        errors.fail(
+            errors.NOT_PERMITTED,
+            "the agent may not decide this conflict",
+            detail=f"{conflict['name']} may not write artifacts of trajectory {conflict['trajectory_id']}.",
+            hint="The trajectory's agent may, who has memory_access.write to its artifacts, "
+            "and whom it was escalated to.",
+        )
+    return conflict
+
+
+def _decide(strategy: str, a: dict[str, Any] | None, b: dict[str, Any] | None, margin: float) -> Decision:
+    if strategy == "escalate":
+        return Decision(None, "requires the decision of a supervisor or a person", escalate=True)
+    if a is None or b is None:
+        return Decision(None, "an item is gone or is no artifact", escalate=True)
+    overtaken = [row for row in (a, b) if row["status"] == "superseded"]
+    if len(overtaken) == 2:
+        return Decision(None, "both were superseded already")
+    if overtaken:
+        winner = "b" if overtaken[0] is a else "a"
+        return Decision(winner, "the other was superseded already")
+    if strategy in ("last_write_wins", "first_write_wins"):
+        return _by_time(strategy, a, b)
+    if strategy == "highest_confidence":
+        return _by_confidence(a, b, margin)
+    return Decision(None, "merged" if strategy == "merge" else "both rejected")
+
+
+def _by_time(strategy: str, a: dict[str, Any], b: dict[str, Any]) -> Decision:
+    # Timestamps come as text of one zone and can be told apart, not compared; see _later.
+    if a["created_at"] == b["created_at"]:
+        return Decision(None, "both were written at the same moment", escalate=True)
+    later = "b" if _later(a, b) else "a"
+    if strategy == "last_write_wins":
+        return Decision(later, "it was written last")
+    return Decision("a" if later == "b" else "b", "it was written first")
+
+
+_LATER = plan(
+    """
+    select b.created_at > a.created_at as later
+    from @extschema@.caliber_artifact as a, @extschema@.caliber_artifact as b
+    where a.artifact_id = $1 and b.artifact_id = $2
+    """,
+    "uuid",
+    "uuid",
+)
+
+
+def _later(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    row = _LATER.one(a["artifact_id"], b["artifact_id"]) or {}
+    return bool(row["later"])
+
+
+def _by_confidence(a: dict[str, Any], b: dict[str, Any], margin: float) -> Decision:
+    # Single precision: 0.8 - 0.7 must not come out below 0.1.
+    one, other = (
+        UNSAID_CONFIDENCE if row["confidence"] is None else round(row["confidence"], 6) for row in (a, b)
+    )
+    if round(abs(one - other), 6) < margin or one == other:
+        return Decision(None, f"the confidences are too close: {one:g} and {other:g}", escalate=True)
+    winner = "a" if one > other else "b"
+    return Decision(winner, f"its confidence is {max(one, other):g} against {min(one, other):g}")
+
+
+def _apply(
+    strategy: str,
+    decision: Decision,
+    conflict: dict[str, Any],
+    a: dict[str, Any],
+    b: dict[str, Any],
+    merged: Merged,
+) -> str | None:
+    """Supersedes what lost; returns the artifact that both were merged into, if they were."""
+    if "superseded" in (a["status"], b["status"]):
+        return None
+    both = [a["artifact_id"], b["artifact_id"]]
+    successor: str | None = None
+    merged_id: str | None = None
+    losers = both
+    if strategy == "merge":
+        successor = merged_id = _merge(conflict, a, b, merged)
+    elif strategy != "reject_both":
+        successor = a["artifact_id"] if decision.winner == "a" else b["artifact_id"]
+        losers = [one for one in both if one != successor]
+    _SUPERSEDE.rows(losers, successor, conflict["agent_id"], conflict["conflict_id"])
+    return merged_id
+
+
+def _merge(conflict: dict[str, Any], a: dict[str, Any], b: dict[str, Any], merged: Merged) -> str:
+    content = memory_rules.content("merged_content", merged.content or f"{a['content']}\n{b['content']}")
+    confidences = [row["confidence"] for row in (a, b) if row["confidence"] is not None]
+    row = _MERGED.one(
+        conflict["trajectory_id"],
+        conflict["agent_id"],
+        a["artifact_type"],
+        content,
+        merged.embedding,
+        merged.model or None,
+        min(confidences) if confidences else None,
+        tokens.counted(content, None),
+        [a["artifact_id"], b["artifact_id"]],
+        conflict["conflict_id"],
+    )
+    if row is None:
+        errors.fail(
+            errors.WRONG_STATE,
+            "the trajectory has no open scope for the merged artifact",
+            detail=f"The trajectory is {conflict['trajectory_id']}.",
+            hint="caliber_scope_open opens one, while the trajectory is active.",
+        )
+    return str(row["artifact_id"])
