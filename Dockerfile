@@ -13,7 +13,8 @@ RUN set -eux; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         "postgresql-plpython3-$PG_MAJOR" \
         "postgresql-$PG_MAJOR-pgvector" \
-        python3-numpy; \
+        python3-numpy \
+        python3-jsonschema; \
     rm -rf /var/lib/apt/lists/*
 
 # numpy brought a python3 along, and the build needs nothing else.

@@ -1,7 +1,7 @@
 # CALIBER. `make help` lists the targets; `make run` is the place to start.
 
 # The subsystems in the order they are loaded. This is the only such list.
-SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search conflicts
+SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read conflicts
 
 # Server version: 15 to 18, as far as the machine packages it.
 PG ?= 15
@@ -18,13 +18,14 @@ MACHINE := extension/machine
 
 CALIBER_VERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" control/caliber.control)
 SCRIPT := extension/caliber--$(CALIBER_VERSION).sql
-STEPS := $(patsubst sql/upgrade/%.sql,extension/caliber--%.sql,$(wildcard sql/upgrade/*.sql))
+STEPS := $(patsubst sql/upgrade/%.sql,extension/caliber--%.sql,$(wildcard sql/upgrade/*--$(CALIBER_VERSION).sql))
 SOURCES := control/caliber.control extension/build.py \
 	$(wildcard sql/*/*.sql plpython/caliber/*.py)
 
 # What PGXS installs. EXTENSION names the control file, without its ending.
 EXTENSION := control/caliber
-DATA := $(SCRIPT) $(STEPS)
+# Scripts of releases before this one are not built again; they lie there, committed.
+DATA := $(sort $(SCRIPT) $(STEPS) $(wildcard extension/caliber--*.sql))
 
 # The directories are prerequisites too: a file that is gone makes the script stale as well.
 $(SCRIPT): $(SOURCES) $(filter sql/% plpython/%,$(sort $(dir $(SOURCES)))) Makefile
@@ -86,19 +87,19 @@ test: server-ready ## Run every test; ARGS="-k agents" for some
 	@$(MACHINE)/cluster.sh with .venv/bin/pytest tests $(ARGS)
 
 TYPED := plpython/caliber extension/build.py \
-	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py)
+	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
 SHELL_SCRIPTS := .ci/run $(wildcard $(MACHINE)/*.sh tests/*.sh tests/*/*.sh)
 
 lint: ## Check style and types of Python, SQL and shell
 	@$(MACHINE)/setup.sh tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@MYPYPATH=plpython:extension:tests:docs .venv/bin/mypy --strict $(TYPED)
+	@MYPYPATH=plpython:extension:tests:tests/harness:docs:bench .venv/bin/mypy --strict $(TYPED)
 	@.venv/bin/sqlfluff lint sql
 	@shellcheck -x $(SHELL_SCRIPTS)
 
 bench: up ## Measure against plain SQL and write bench/results.md
-	@$(MACHINE)/setup.sh tools
+	@$(MACHINE)/setup.sh tools bench
 	@$(MACHINE)/cluster.sh with .venv/bin/python bench/run.py $(ARGS)
 
 docs: up ## Generate docs/reference.md from the catalog
@@ -118,7 +119,7 @@ image-test: ## Build the image, start it, and run the smoke test through TCP
 clean: clean-products ## Remove what was built; the cluster and .venv stay
 
 clean-products:
-	@rm -rf extension/caliber--*.sql .build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(SCRIPT) $(STEPS) .build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

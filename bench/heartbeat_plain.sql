@@ -8,7 +8,7 @@ set
 from caliber_agent as a
 where b.agent_id = ('00000000-0000-7000-8000-' || lpad(:n, 12, '0'))::uuid
     and a.agent_id = b.agent_id
-    and a.terminated_at is null
+    and not b.ended
     and (a.login_role = _caliber_actor() or _caliber_is_admin())
     and length(:activity) <= 500
     and :turns between 0 and 1000000000000000

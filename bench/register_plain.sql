@@ -13,7 +13,7 @@ with made as (
     returning a.agent_id, a.team_id, a.name
 ),
 beating as (
-    insert into caliber_agent_beat (agent_id) select m.agent_id from made as m
+    insert into caliber_agent_beat (agent_id, team_id) select m.agent_id, m.team_id from made as m
 ),
 logged as (
     insert into caliber_event (

@@ -8,7 +8,7 @@ select
 from generate_series(1, 1000) as n, caliber_team as t
 where t.name = 'default';
 
-insert into caliber_agent_beat (agent_id) select agent_id from caliber_agent;
+insert into caliber_agent_beat (agent_id, team_id) select agent_id, team_id from caliber_agent;
 
 -- What a first call is compared with: the same statement in PL/pgSQL, definer and pinned too.
 create function bench_heartbeat(agent_id uuid, activity text, turns bigint, tokens bigint)
@@ -33,7 +33,7 @@ begin
     from caliber_agent as a
     where b.agent_id = $1
         and a.agent_id = $1
-        and a.terminated_at is null
+        and not b.ended
         and (a.login_role = _caliber_actor() or _caliber_is_admin())
     returning a.status into strict found_status;
     return found_status;

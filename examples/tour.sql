@@ -112,7 +112,193 @@ select next_cursor as here from caliber_events_since(null, 4) offset 3
 select severity, event_type, summary from caliber_events_since(:'here');
 
 --
--- === 9. The end ===
+-- === 9. Messages ===
+-- Ada asks bob, and any coder; bob takes both, the urgent one first, and has 30 seconds for them.
+select caliber_message_send(:'ada', :'bob', null, 'info_request', '{"table": "orders"}',
+    subject => 'Which index?', requires_response => true) as question
+\gset
+select caliber_message_send(:'ada', null, 'coder', 'task_request', priority => 'high') as task
+\gset
+select message_type, priority, subject, payload, attempts from caliber_message_receive(:'bob');
+
+-- He answers one, cannot do the other, and says so; it comes again after a pause.
+select caliber_message_reply(:'bob', :'question', '{"index": "orders_date_idx"}') is not null as replied;
+select caliber_message_acknowledge(:'question') as acknowledged;
+select caliber_message_reject(:'task', 'no such branch') as status;
+select sender, recipient, message_type, status, subject, payload from caliber_messages order by message_id;
+select caliber_message_prompt(message_id) as prompt from caliber_message_inbox(:'ada');
+
+--
+-- === 10. An agent ends ===
 -- Terminating is for good. With descendants, cyd ends with ada; the call returns how many did.
 select caliber_agent_terminate(:'ada', 'the plan is done', descendants => true) as ended;
 select name, status, liveness, status_reason from caliber_agents order by name;
+
+--
+-- === 11. Shared state ===
+-- A key is set for the whole team. Each write is a version, and set returns its number.
+select caliber_state_set('build', 'status', '{"step": "compile"}') as version;
+select namespace, key, value, version from caliber_state_get('build', 'status');
+
+-- Two agents have read version 1. The first to write wins; the second gets no version, and what
+-- the first wrote is not lost: it reads again and decides anew.
+select caliber_state_set('build', 'status', '{"step": "test"}', 1) as version;
+select caliber_state_set('build', 'status', '{"step": "lint"}', 1) as version;
+
+-- A key may have a type, which later writes must fit.
+select caliber_state_set('build', 'failures', '0', value_type => 'integer', agent_id => :'bob') as version;
+\set ON_ERROR_STOP off
+select caliber_state_set('build', 'failures', '"none"');
+\set ON_ERROR_STOP on
+
+-- Deleting is a version too; the history shows every one.
+select caliber_state_delete('build', 'status') as version;
+select version, deleted, value from caliber_state_history('build', 'status');
+select key, value, value_type from caliber_state_list('build', 'f');
+
+--
+-- === 12. Turns ===
+-- eve writes, bob reviews, one at a time. bob stands in line and is handed the turn on release.
+select caliber_agent_register('writer', name => 'eve') as eve
+\gset
+select granted, turn, place from caliber_token_request(:'eve', 'producer_critic', 'chapter-1');
+select granted, turn, place from caliber_token_request(:'bob', 'producer_critic', 'chapter-1');
+select status, holder, waiting from caliber_token_status('producer_critic', 'chapter-1');
+select caliber_token_release(:'eve', 'producer_critic', 'chapter-1', turn => 1) as released;
+select granted, turn, place from caliber_token_request(:'bob', 'producer_critic', 'chapter-1');
+
+-- eve releases once more, with the number of its turn that is over: bob keeps his.
+select caliber_token_release(:'eve', 'producer_critic', 'chapter-1', turn => 1) as released;
+select status, holder, turn from caliber_token_status('producer_critic', 'chapter-1');
+
+--
+-- === 13. Checkpoints ===
+-- What bob did in his turn, how far he came and the end of the turn are one transaction.
+begin;
+select caliber_token_guard(:'bob', 'producer_critic', 'chapter-1', turn => 2) > now() as still_my_turn;
+select caliber_state_set('build', 'failures', '2', 1, :'bob') as version;
+select caliber_checkpoint_save(:'bob', 'state_committed', 'build/failures', '{"reviewed": 7}') is not null as saved;
+select caliber_token_release(:'bob', 'producer_critic', 'chapter-1', turn => 2) as released;
+commit;
+
+-- After a crash, the process that takes over goes on from there.
+select checkpoint_type, reference_id, agent_state, incarnation from caliber_checkpoint_latest(:'bob');
+
+--
+-- === 14. Locks ===
+-- bob and dan edit the same files. A lock is a lease with a fence, a number that only rises;
+-- several are taken all or none, and a directory covers what is below it.
+select caliber_agent_register('coder', name => 'dan') as dan
+\gset
+select resource_id, mode, fence from caliber_lock_acquire_many(:'bob', 'file', '{src/auth/,README.md}');
+select caliber_lock_acquire(:'dan', 'file', 'src/auth/login.py') is not null as got_it;
+select a.name, l.resource_id, l.fence from caliber_lock_list(resource_id => 'src/auth/login.py') as l
+join caliber_agents as a on a.agent_id = l.holder_agent_id;
+
+-- A lease is not enough: bob may sleep past its end. So a write shows its fence to a guard, in
+-- the transaction of the write.
+create temporary table page (title text primary key, body text);
+insert into page values ('README', '-');
+begin;
+select caliber_lock_guard('file', 'README.md', 1) is not null as lease_runs;
+update page set body = 'by bob';
+commit;
+
+-- bob sleeps too long (a superuser moves the end into the past), dan takes over and writes.
+update caliber_resource set expires_at = clock_timestamp() where holder_agent_id = :'bob';
+select fence from caliber_lock_acquire_many(:'dan', 'file', '{README.md}');
+begin;
+select caliber_lock_guard('file', 'README.md', 2) is not null as lease_runs;
+update page set body = 'by dan';
+commit;
+
+-- bob wakes up and writes. His fence is old, and the transaction comes to nothing.
+\set ON_ERROR_STOP off
+begin;
+select caliber_lock_guard('file', 'README.md', 1);
+update page set body = 'by bob, who overslept';
+commit;
+\set ON_ERROR_STOP on
+select body from page;
+select caliber_lock_release_all(:'dan') as released;
+
+--
+-- === 15. Shared memory ===
+-- A region keeps values by key. eve's is a team region: dan is of her team, so he may write too.
+select caliber_region_create(:'eve', 'team', 'plan', conflict_resolution => 'reject') as plan
+\gset
+select outcome, version from caliber_region_put(:'eve', :'plan', 'status', '{"build": "red"}');
+
+-- Both read version 1. dan is faster; eve's write is refused and she is told what stands.
+select outcome, version from caliber_region_put(:'dan', :'plan', 'status', '{"build": "green"}', 1);
+select outcome, version, current_value from caliber_region_put(:'eve', :'plan', 'status', '{"build": "amber"}', 1);
+
+-- No update is lost, every version is kept, and the conflict is on record.
+select key, version, value from caliber_region_history(:'dan', :'plan');
+select key, seen_version, found_version, conflict_resolution, outcome from caliber_region_conflict;
+
+-- Under merge both changes stand: dan's of one key, eve's of another.
+select caliber_region_create(:'eve', 'collaborative', 'board', conflict_resolution => 'merge') as board
+\gset
+select outcome, version from caliber_region_put(:'eve', :'board', 'todo', '{"docs": "open", "tests": "open"}', 0);
+select outcome, version from caliber_region_put(:'dan', :'board', 'todo', '{"docs": "open", "tests": "done"}', 1);
+select outcome, version, current_value
+from caliber_region_put(:'eve', :'board', 'todo', '{"docs": "done", "tests": "open"}', 1);
+
+-- A private region is eve's alone, until she lists a reader.
+select caliber_region_create(:'eve', 'private', 'diary') as diary
+\gset
+select outcome from caliber_region_put(:'eve', :'diary', 'today', '"dan is fast"');
+\set ON_ERROR_STOP off
+select * from caliber_region_get(:'dan', :'diary');
+\set ON_ERROR_STOP on
+\echo SQLSTATE :LAST_ERROR_SQLSTATE
+select caliber_region_grant(:'diary', :'dan', 'read') as changed;
+select key, value, version from caliber_region_get(:'dan', :'diary');
+select name, region_type, owner, readers, conflict_resolution, keys, writes, conflicts from caliber_regions order by created_at;
+
+-- What can dan reach, and why? And may he write the diary?
+select memory_type, name, belongs_to, reads_because, writes_because from caliber_reach(:'dan', 'region');
+select caliber_check_access(:'dan', 'region', :'diary', 'write') as may_write;
+
+--
+-- === 16. Memory ===
+-- bob's trajectory is still open, in its first scope. Turns are numbered in the scope; a fact and
+-- a decision come out of it. Embeddings come from a model of yours; these have 3 dimensions.
+select scope_id as scope from caliber_scope_current(:'trajectory')
+\gset
+select caliber_turn_add(:'scope', 'user', 'How often may the upload be retried?') as turn;
+select caliber_turn_add(:'scope', 'assistant', 'Three times, the client gives up then.') as turn;
+select caliber_artifact_create(:'scope', null, 'fact', 'Uploads are retried three times.',
+    embedding => '[0.9, 0.1, 0]', confidence => 0.8) as three
+\gset
+select caliber_artifact_create(:'scope', null, 'design_decision', 'Retries are counted in the database.',
+    embedding => '[0.6, 0, 0.8]') is not null as kept;
+
+-- What turns out wrong is not changed but superseded.
+select caliber_artifact_create(:'scope', null, 'fact', 'Uploads are retried five times.',
+    embedding => '[0.9, 0.2, 0]', confidence => 0.95) as five
+\gset
+select caliber_artifact_supersede(:'three', :'five', 'read in the source') as superseded;
+\set ON_ERROR_STOP off
+select caliber_artifact_supersede(:'five', :'three');
+\set ON_ERROR_STOP on
+\echo SQLSTATE :LAST_ERROR_SQLSTATE
+
+-- Search by embedding, by words, or by both.
+select kind, type, content, round(similarity::numeric, 2) as similarity
+from caliber_search(embedding => '[1, 0, 0]');
+select kind, type, content from caliber_search('retries database');
+
+-- eve does a part of the work, in a trajectory of her own below bob's.
+select caliber_trajectory_start('test the retries', :'eve', :'trajectory') as part
+\gset
+select caliber_trajectory_finish(:'part', 'completed', 'all green') as before;
+select tree, status, agent, scopes, turns, outcome from caliber_trajectory_tree;
+
+-- What bob has to read before he goes on, within 200 tokens; stored with its hash for good.
+select caliber_note_add(:'eve', 'handoff', 'Retries are tested; uploads over 1 GB are not.', :'trajectory') is not null as noted;
+select context_id as context from caliber_context_assemble(:'trajectory', 200)
+\gset
+select content from caliber_context where context_id = :'context';
+select section, decision, reason, items, token_count from caliber_context_trace where context_id = :'context';

@@ -2,7 +2,8 @@
 
 The install script is, subsystem by subsystem, sql/schema/<s>.sql (state) and then
 sql/functions/<s>.sql (code). An upgrade script is sql/upgrade/X--Y.sql (what happens to
-state) and then all of the code again, written as "create or replace".
+state) and then all of the code again, written as "create or replace". Both begin with
+functions/guard.sql and end with functions/ownership.sql.
 
 The Python package is written into one private function, _caliber_python(); another one,
 _caliber_boot(), puts a finder for it on sys.meta_path. A function declared as
@@ -54,8 +55,12 @@ as $caliber_boot$
 import sys
 from _frozen_importlib import ModuleSpec
 
-BUILD = '{build}'
+# Not only the build: after drop and create, plans that were prepared before name what is gone.
 SCHEMA = '@extschema@'
+OID = plpy.execute('''select '@extschema@._caliber_boot()'::regprocedure::oid as oid''')[0]['oid']
+BUILD = '{build} %s %s' % (SCHEMA, OID)
+if GD.get('caliber_build') == BUILD:
+    return
 SOURCES = {{}}
 for part in plpy.execute('select @extschema@._caliber_python() as all')[0]['all'].split('\\n{module}')[1:]:
     module, _, source = part.partition('\\n')
@@ -82,7 +87,7 @@ sys.meta_path[:] = [f for f in sys.meta_path if not hasattr(f, 'caliber_build')]
 sys.meta_path.insert(0, Finder())
 for name in [n for n in sys.modules if n.partition('.')[0] == 'caliber']:
     del sys.modules[name]
-GD['caliber_build'] = BUILD + SCHEMA
+GD['caliber_build'] = BUILD
 $caliber_boot$;
 
 comment on function @extschema@._caliber_boot() is
@@ -96,8 +101,7 @@ STUB = """\
 $python$
 call = SD.get('call')
 if call is None:
-    if GD.get('caliber_build') != '{build}@extschema@':
-        plpy.execute('select @extschema@._caliber_boot()')
+    plpy.execute('select @extschema@._caliber_boot()  -- build {build}')
     from caliber import {module}
     call = SD['call'] = {module}.{function}
 return call({arguments})
@@ -128,11 +132,13 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
     check_rooms(root, subsystems)
     version = control_version(root)
     sources = python_sources(root)
-    number = build_number(sources)
+    # The SQL counts too: a type that is made anew makes prepared statements stale.
+    number = build_number({**sources, **sql_sources(root)})
     boot = boot_function(sources, number)
     code = {s: with_stubs(read(root, "functions", s), number) for s in subsystems}
 
-    install = [HEADER]
+    guard = read(root, "functions", "guard")
+    install = [HEADER, guard]
     for subsystem in subsystems:
         install.append(read(root, "schema", subsystem))
         install.append(code[subsystem])
@@ -144,8 +150,8 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
     for delta in sorted((root / "sql/upgrade").glob("*--*.sql")):
         if delta.stem.partition("--")[2] != version:
             continue  # code of an older release is not in this tree
-        replaced = [REPLACEABLE.sub(r"create or replace \1", code[s]) for s in subsystems]
-        text = [HEADER, delta.read_text(), boot, *replaced]
+        replaced = [replacing(code[s]) for s in subsystems]
+        text = [HEADER, replacing(guard), delta.read_text(), boot, *replaced]
         text.append(read(root, "functions", "ownership"))
         scripts[f"caliber--{delta.stem}.sql"] = "\n".join(text)
     return scripts
@@ -153,11 +159,15 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
 
 def check_rooms(root: Path, subsystems: list[str]) -> None:
     """A file that no subsystem names would silently be left out."""
-    known = {*subsystems, "ownership"}
+    known = {*subsystems, "guard", "ownership"}
     for room in ("schema", "functions"):
         for path in (root / "sql" / room).glob("*.sql"):
             if path.stem not in known:
                 raise SystemExit(f"{path}: not in SUBSYSTEMS of the Makefile")
+
+
+def replacing(code: str) -> str:
+    return REPLACEABLE.sub(r"create or replace \1", code)
 
 
 def control_version(root: Path) -> str:
@@ -180,6 +190,10 @@ def python_sources(root: Path) -> dict[str, str]:
         text = path.read_text().replace(SCHEMA_IN_SQL, SCHEMA_IN_PYTHON)
         sources[name] = TYPING.sub("# typing is for the checker", text)
     return sources
+
+
+def sql_sources(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in sorted((root / "sql").glob("*/*.sql"))}
 
 
 def build_number(sources: dict[str, str]) -> str:

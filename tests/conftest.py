@@ -15,6 +15,8 @@ import pytest
 from psycopg.rows import dict_row
 from pytest_postgresql import factories
 
+pytest_plugins = ["attack.fixtures"]
+
 ROOT = Path(__file__).resolve().parents[1]
 
 Connection = psycopg.Connection[dict[str, object]]

@@ -62,6 +62,7 @@ def test_register_with_the_positional_order_of_the_protocol(db: Connection) -> N
         ("'coder', proficiency => (repeat('{\"a\":', 65) || '1' || repeat('}', 65))::jsonb", "22023"),
         ("'coder', input_schema => jsonb_build_object('x', repeat('y', 300000))", "22023"),
         ("'coder', autonomy_budget => -1", "22023"),
+        ("'coder', autonomy_budget => 'NaN'", "22023"),
         ("'coder', max_concurrent_tasks => 0", "22023"),
         ("'coder', reports_to => '00000000-0000-0000-0000-000000000000'", "P0002"),
         ("'coder', team => 'nowhere'", "P0002"),

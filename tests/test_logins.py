@@ -153,7 +153,9 @@ def test_a_powerful_role_cannot_be_mapped(
     admin, stranger, creator = roles("caliber_admin"), roles(None), roles("caliber_agent")
     db.execute(f"grant caliber_agent to {admin}")
     db.execute(f"alter role {creator} createdb")
-    for role in (admin, stranger, creator, "caliber_agent", "postgres", "no_such_role"):
+    owner = roles("caliber_agent")
+    db.execute(f"grant caliber_owner to {owner}")
+    for role in (admin, stranger, creator, owner, "caliber_agent", "postgres", "no_such_role"):
         assert state(db, "select _caliber_login_map(%s, %s)", agent, role) == "42501"
 
 

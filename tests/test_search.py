@@ -179,7 +179,8 @@ def test_many_rows_are_found_by_the_index(db: Connection, connect: Connect, role
         session = connect()
         session.execute("load 'auto_explain'")
         session.execute(f"set role {role}")
-        said = explained(session, "select * from caliber_search(embedding => %s)", probe)
+        call = "select * from caliber_search(embedding => %s, kinds => array['artifact'])"
+        said = explained(session, call, probe)
         assert f"Index Scan using {HNSW}" in said
         assert "Sort Key" not in said
         found = session.execute("select id from caliber_search(embedding => %s)", (probe,)).fetchall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 
 import pytest
 from conftest import Connect, Connection, refused, scalar, state
@@ -289,3 +290,39 @@ def test_what_happens_is_recorded(db: Connection, trajectory: object, scope: obj
         ("scope_opened", "info"),
         ("trajectory_finished", "warning"),
     ]
+
+
+def test_a_function_of_ones_own_counts_tokens(db: Connection, connect: Connect, scope: object) -> None:
+    db.execute("create function words(text) returns integer language sql as"
+               " $$ select cardinality(regexp_split_to_array($1, ' ')) $$")  # fmt: skip
+    assert scalar(db, "select caliber_config_set('token_estimator', 'public.words')") == "public.words"
+    scalar(db, TURN, scope, "user", "three words only")
+    db.execute("select caliber_turn_add(%s, 'user', 'three words only', tokens => 9)", (scope,))
+    counts = [r["token_count"] for r in db.execute("select token_count from caliber_turn order by turn_no")]
+    assert counts == [3, 9]
+    allowed = scalar(db, "select allowed from caliber_config where key = 'token_estimator'")
+    assert allowed == "f(text) returning integer"
+    db.execute("select caliber_config_reset('token_estimator')")
+    scalar(db, TURN, scope, "user", "three words only")
+    assert scalar(db, "select max(token_count) from caliber_turn where turn_no = 3") == 4
+
+
+def test_the_function_that_counts_tokens_must_be_a_superusers(
+    db: Connection, connect: Connect, roles: Callable[[str | None], str], scope: object
+) -> None:
+    """Else an admin could have a function of its own run as the owner of all tables."""
+    for bad in ("nowhere", "words(text)", "upper", "words; drop table caliber_turn", "", "pg_catalog.now"):
+        assert state(db, "select caliber_config_set('token_estimator', %s)", bad) == "22023"
+    login = roles("caliber_admin")
+    db.execute(f"create schema mine authorization {login}")
+    db.execute("grant usage on schema mine to public")
+    admin = connect(login)
+    admin.execute("create function mine.words(text) returns integer language sql as $$ select 1 $$")
+    call = "select caliber_config_set('token_estimator', 'mine.words')"
+    assert state(admin, call) == "22023"
+    # One that changes hands after it was set is not called either.
+    db.execute("alter function mine.words owner to postgres")
+    db.execute(call)
+    assert scalar(db, TURN, scope, "user", "x") == 1
+    db.execute(f"alter function mine.words owner to {login}")
+    assert state(db, TURN, scope, "user", "x") == "22023"

@@ -151,15 +151,19 @@ socket_taken() {
 check_machine() {
     check_pg
     [[ -x $BINDIR/postgres ]] || die "PostgreSQL $PG is not installed" "run: make setup$(pg_option)"
-    [[ $PORT =~ ^[1-9][0-9]{0,4}$ ]] || die "PORT=$PORT is not a port number"
+    if ! [[ $PORT =~ ^[1-9][0-9]{0,4}$ ]] || ((PORT > 65535)); then die "PORT=$PORT is not a port number"; fi
+}
+
+one_at_a_time() {
+    exec 9>"$CLUSTER/lock"
+    flock 9
 }
 
 start() {
     check_machine
     make_directories
-    # One start at a time; the server itself must not inherit the lock.
-    exec 9>"$CLUSTER/lock"
-    flock 9
+    # The server itself must not inherit the lock.
+    one_at_a_time
     if running; then
         (($(running_port) == PORT)) ||
             die "the cluster is running on port $(running_port), not $PORT" "to move it: make down up PORT=$PORT"
@@ -221,6 +225,8 @@ SQL
 # The database `caliber` belongs to the demo: it is made again whenever the extension changed.
 demo() {
     local comment known
+    need_running
+    one_at_a_time
     comment="CALIBER demo, re-created by make up when the extension changes; build $(build_id)"
     known=$(sql postgres <<<"select coalesce(shobj_description(oid, 'pg_database'), 'unknown')
         from pg_database where datname = 'caliber'")
@@ -238,8 +244,11 @@ demo() {
 
 # In a database of its own, made again each time, so that each run shows the same.
 tour() {
+    need_running
+    one_at_a_time
     fresh caliber_tour "CALIBER tour, re-created by make run"
-    with caliber_tour "$BINDIR/psql" -X -q -v ON_ERROR_STOP=1 -f "$ROOT/examples/tour.sql"
+    # Relative, because psql puts the file's name before errors.
+    (cd "$ROOT" && with caliber_tour "$BINDIR/psql" -X -q -v ON_ERROR_STOP=1 -f examples/tour.sql)
     cat <<END
 
 The server keeps running. Connect with

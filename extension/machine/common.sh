@@ -4,7 +4,8 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PG=${PG:-15}
 # A PG_CONFIG of one's own brings its own server; where apt installs is the default.
-PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG/bin/pg_config}
+APT_PG_CONFIG=/usr/lib/postgresql/$PG/bin/pg_config
+PG_CONFIG=${PG_CONFIG:-$APT_PG_CONFIG}
 # shellcheck disable=SC2034  # used by the scripts that source this
 BINDIR=${PG_CONFIG%/*}
 # The server's Python. A pyenv or an active virtual environment earlier on PATH is another one.
@@ -28,6 +29,12 @@ check_pg() {
     [[ $PG =~ ^[0-9]+$ ]] || die "PG=$PG is not a major version" "use for instance: make run PG=15"
     ((PG >= OLDEST_PG)) || die "PostgreSQL $PG is too old; CALIBER needs $OLDEST_PG or newer" \
         "use for instance: make run PG=15"
+    # Where apt installs it may be missing still; a path somebody gave has to be right.
+    [[ $PG_CONFIG == "$APT_PG_CONFIG" ]] && return
+    [[ $PG_CONFIG == /* && -x $PG_CONFIG ]] ||
+        die "PG_CONFIG=$PG_CONFIG is not the path of a pg_config" "give it in full, or leave it out"
+    [[ $("$PG_CONFIG" --version) == "PostgreSQL $PG"[.a-z\ ]* ]] ||
+        die "$PG_CONFIG is of $("$PG_CONFIG" --version), not of PostgreSQL $PG" "say which with PG=…"
 }
 
 is_root() { [[ $EUID -eq 0 ]]; }

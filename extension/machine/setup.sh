@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing on a Debian machine, and nothing that is there:
-#   setup.sh server   PostgreSQL, PL/Python, numpy, pgvector, what PGXS needs
-#   setup.sh tools    .venv with tests/requirements.txt, shellcheck
+#   setup.sh server   PostgreSQL, PL/Python, numpy, jsonschema, pgvector, what PGXS needs
+#   setup.sh tools    .venv with tests/requirements.txt, shellcheck, pgbouncer
+#   setup.sh bench    redis-server, to measure next to
 #   setup.sh image    buildah and debootstrap, where there is no docker
 #   setup.sh client   psql of any version
 #   setup.sh fresh    debootstrap, for tests/fresh_machine.sh
@@ -13,9 +14,10 @@ source "$(dirname "$0")/common.sh"
 
 SERVER_PACKAGES=(
     "postgresql-$PG" "postgresql-plpython3-$PG" "postgresql-server-dev-$PG"
-    python3-numpy make gcc libc6-dev
+    python3-numpy python3-jsonschema make gcc libc6-dev
 )
-TOOL_PACKAGES=(python3-venv shellcheck)
+TOOL_PACKAGES=(python3-venv shellcheck pgbouncer)
+BENCH_PACKAGES=(redis-server)
 IMAGE_PACKAGES=(buildah debootstrap)
 # pgvector's source package comes from the first Debian release that has this version.
 PGVECTOR_RELEASE=trixie
@@ -73,6 +75,8 @@ install_packages() {
     refuse_unpackaged "${wanted[@]}"
     if [[ " ${wanted[*]} " == *" postgresql-$PG "* ]]; then
         install_without_main_cluster "${wanted[@]}"
+    elif [[ " ${wanted[*]} " == *" pgbouncer "* || " ${wanted[*]} " == *" redis-server "* ]]; then
+        install_without_services "${wanted[@]}"
     else
         apt_install "${wanted[@]}"
     fi
@@ -98,6 +102,21 @@ install_without_main_cluster() {
     apt_install "$@"
     as_root rm -f "$drop_in"
     as_root rmdir --ignore-fail-on-non-empty "${drop_in%/*}"
+    trap - EXIT
+}
+
+# Debian starts what such packages bring, and nobody asked for a service here: tests and bench
+# start their own. A policy that says no, unless the machine has a policy already.
+install_without_services() {
+    local policy=/usr/sbin/policy-rc.d
+    if [[ ! -e $policy ]]; then
+        # shellcheck disable=SC2064  # the value of now is meant
+        trap "as_root rm -f '$policy'" EXIT
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 0755 "$policy"
+    fi
+    apt_install "$@"
+    if [[ $(trap -p EXIT) == *"$policy"* ]]; then as_root rm -f "$policy"; fi
     trap - EXIT
 }
 
@@ -180,6 +199,8 @@ setup_tools() {
     install_packages "${TOOL_PACKAGES[@]}"
     install_venv
 }
+
+setup_bench() { install_packages "${BENCH_PACKAGES[@]}"; }
 
 setup_image() { install_packages "${IMAGE_PACKAGES[@]}"; }
 

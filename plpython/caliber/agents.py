@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from caliber import agents_rules, callers, checks, errors
+from caliber import agents_rules, callers, checks, errors, memory_rules
 from caliber.plans import plan
 
 _MOVE = plan(
@@ -46,7 +46,8 @@ _NEXT_INCARNATION = plan(
     update @extschema@.caliber_agent_beat as b
     set
         incarnation = b.incarnation + 1,
-        beat_at = case when $2 then pg_catalog.clock_timestamp() else b.beat_at end
+        beat_at = case when $2 then b.beat_at else pg_catalog.clock_timestamp() end,
+        ended = $2
     where b.agent_id = $1
     returning b.incarnation
     """,
@@ -58,15 +59,18 @@ _NEXT_INCARNATION = plan(
 _DESCENDANTS = plan(
     """
     with recursive family as (
-        select a.agent_id, a.spawn_depth
+        select a.agent_id, a.spawn_depth, a.terminated_at
         from @extschema@.caliber_agent as a
         where a.parent_id = $1
         union all
-        select a.agent_id, a.spawn_depth
+        select a.agent_id, a.spawn_depth, a.terminated_at
         from @extschema@.caliber_agent as a
         inner join family as f on a.parent_id = f.agent_id
     )
-    select f.agent_id from family as f order by f.spawn_depth, f.agent_id
+    select f.agent_id
+    from family as f
+    where f.terminated_at is null
+    order by f.spawn_depth, f.agent_id
     """,
     "uuid",
 )
@@ -110,10 +114,7 @@ def assign_trajectory(
             detail=f"{agent['name']} works on {agent['current_trajectory_id']}.",
             hint="caliber_agent_release takes it off that one first.",
         )
-    # Not above: a connection whose first call is a beat should not wait for it.
-    from caliber import memory_rules
-
-    memory_rules.refuse_work(str(trajectory_id), scope_id, str(agent_id))
+    name = memory_rules.workable(str(trajectory_id), scope_id, str(agent_id))
     work = {
         "status": "active",
         "current_trajectory_id": trajectory_id,
@@ -121,7 +122,7 @@ def assign_trajectory(
     }
     if work.items() <= agent.items():
         return False
-    summary = f"{agent['name']} works on trajectory {trajectory_id}"
+    summary = f"{agent['name']} works on {name}"
     _move(agent, work, None, "agent_assigned", "info", summary)
     return True
 
@@ -138,15 +139,16 @@ def release(agent_id: str | None, incarnation: int | None) -> bool:
 
 def resume(agent_id: str | None) -> int:
     agent = callers.locked(agent_id, None)
-    row = _NEXT_INCARNATION.one(agent_id, True) or {}
+    row = _NEXT_INCARNATION.one(agent_id, False) or {}
     incarnation = int(row["incarnation"])
     if agent["status"] not in ("initializing", "failed", "completed"):
         status = agent["status"]
     else:
         status = "active" if agent["current_trajectory_id"] else "idle"
+    reason = agent["status_reason"] if status == agent["status"] else None
     summary = f"{agent['name']} resumed as incarnation {incarnation}"
     _move(
-        agent, {"status": status}, None, "agent_resumed", "info", summary,
+        agent, {"status": status}, reason, "agent_resumed", "info", summary,
         {"incarnation": incarnation},
     )  # fmt: skip
     return incarnation
@@ -155,8 +157,9 @@ def resume(agent_id: str | None) -> int:
 def terminate(agent_id: str | None, reason: str | None, descendants: bool | None) -> int:
     checks.label("reason", reason, 1000)
     ended = int(_terminate(callers.found(agent_id), reason))
-    if descendants:
-        for row in _DESCENDANTS.rows(agent_id):
+    # A child that was waited for may have spawned meanwhile, so look again until none is left.
+    while descendants and (family := _DESCENDANTS.rows(agent_id)):
+        for row in family:
             # Whoever may end an agent may end what it spawned.
             ended += _terminate(callers.LOCK.one(row["agent_id"]) or {}, reason)
     return ended
@@ -166,7 +169,7 @@ def _terminate(agent: dict[str, Any], reason: str | None) -> bool:
     if agent["status"] == "terminated":
         return False
     ended = {"status": "terminated", "current_trajectory_id": None, "current_scope_id": None}
-    _NEXT_INCARNATION.rows(agent["agent_id"], False)
+    _NEXT_INCARNATION.rows(agent["agent_id"], True)
     _move(agent, ended, reason, "agent_terminated", "info", f"{agent['name']} is terminated")
     return True
 

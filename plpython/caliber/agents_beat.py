@@ -24,7 +24,7 @@ _HEARTBEAT = plan(
     from @extschema@.caliber_agent as a
     where b.agent_id = $1
         and a.agent_id = $1
-        and a.terminated_at is null
+        and not b.ended
         and ($11 is null or b.incarnation = $11)
         and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
     returning a.status

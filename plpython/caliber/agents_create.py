@@ -21,14 +21,15 @@ _INSERT = plan(
         )
         select
             $1, $2, coalesce($3, pg_catalog.left($2, 50) || '-' || pg_catalog.right(new.id::text, 12)),
-            $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, new.id
+            $4, $5, $6, $7, '{"read": [], "write": []}'::jsonb || $8, $9, $10, $11,
+            $12, $13, $14, $15, $16, $17, $18, $19, new.id
         from (select @extschema@.caliber_uuid_v7() as id) as new
         on conflict (team_id, name) where terminated_at is null do nothing
         returning a.agent_id, a.team_id, a.name
     ),
     beating as (
-        insert into @extschema@.caliber_agent_beat (agent_id)
-        select m.agent_id from made as m
+        insert into @extschema@.caliber_agent_beat (agent_id, team_id)
+        select m.agent_id, m.team_id from made as m
     ),
     granted as (
         insert into @extschema@.caliber_grant (
@@ -40,6 +41,13 @@ _INSERT = plan(
             pg_catalog.enum_range(null::@extschema@.caliber_capability)
         ) as c (capability)
         where $11 is not null
+    ),
+    counted as (
+        -- Also so that a terminate that does not see the child yet conflicts with its spawn.
+        update @extschema@.caliber_agent as a
+        set spawned = a.spawned + 1
+        from made as m
+        where a.agent_id = $11
     )
     select
         m.agent_id,
@@ -72,21 +80,20 @@ _INSERT = plan(
     "text",
 )
 
-# Shared with other spawns; termination of the parent waits, or has been waited for. The
-# beat is locked too so that its incarnation is as new as the agent's row.
+# Termination of the parent waits, or has been waited for. The beat is locked too so that its
+# incarnation is as new as the agent's row.
 _PARENT = plan(
     """
     select
         a.agent_id, a.team_id, a.name, a.status, a.memory_access, a.can_delegate_to,
-        a.autonomy_budget, a.max_risk, a.spawn_depth, a.model, b.incarnation,
-        @extschema@._caliber_config_value('agent_spawn_depth')::integer as deepest,
-        @extschema@._caliber_actor() as actor,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act
+        a.autonomy_budget, a.max_risk, a.max_concurrent_tasks, a.heartbeat_interval_ms,
+        a.spawn_depth, a.model, b.incarnation,
+        @extschema@._caliber_config_value('agent_spawn_depth')::integer as deepest
     from @extschema@.caliber_agent as a
     inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
     where a.agent_id = $1
-    for share of a, b
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+    for no key update of a, b
     """,
     "uuid",
 )
@@ -120,12 +127,11 @@ def register(
         agent_type, capabilities, can_delegate_to, name, display_name, proficiency, model,
         input_schema, output_schema, autonomy_budget, max_concurrent_tasks, heartbeat_interval_ms,
     )  # fmt: skip
-    agent["memory_access"] = (
-        agents_rules.OWN_MEMORY if memory_access is None else agents_rules.memory_access(memory_access)
-    )
+    agent["memory_access"] = memory_access or json.dumps(agents_rules.OWN_MEMORY)
+    agents_rules.memory_access(agent["memory_access"])
     agent["max_risk"] = max_risk or "medium"
-    if reports_to is not None and _AGENT.one(reports_to) is None:
-        errors.not_found("agent", reports_to)
+    if reports_to is not None:
+        _refuse_superior(reports_to)
     agent["reports_to"] = reports_to
     agent["team_id"] = _team(team)
     return _insert(agent, "idle", "agent_registered", " registered")
@@ -158,11 +164,9 @@ def spawn(
         agent["can_delegate_to"] = parent["can_delegate_to"]
     if autonomy_budget is None:
         agent["autonomy_budget"] = parent["autonomy_budget"]
-    agent["memory_access"] = (
-        json.loads(parent["memory_access"])
-        if memory_access is None
-        else agents_rules.memory_access(memory_access)
-    )
+    for limit in ("max_concurrent_tasks", "heartbeat_interval_ms"):
+        agent[limit] = agent[limit] or parent[limit]
+    agent["memory_access"] = memory_access or parent["memory_access"]
     agent["max_risk"] = max_risk or parent["max_risk"]
     agents_rules.refuse_widening(parent, agent)
     agent["model"] = agent["model"] or parent["model"]
@@ -172,13 +176,24 @@ def spawn(
     return _insert(agent, "initializing", "agent_spawned", f" spawned by {parent['name']}")
 
 
+def _refuse_superior(reports_to: str) -> None:
+    superior = _AGENT.one(reports_to)
+    if superior is None:
+        errors.not_found("agent", reports_to)
+    if superior["status"] == "terminated":
+        errors.fail(
+            errors.WRONG_STATE,
+            "the agent to report to is terminated",
+            detail=f"reports_to is {reports_to}.",
+            hint="Escalations would reach nobody; name an agent that has not ended.",
+        )
+
+
 def _parent(parent_id: str | None, incarnation: int | None) -> dict[str, Any]:
     checks.required("parent_id", parent_id)
     parent = _PARENT.one(parent_id)
     if parent is None:
         callers.refuse_agent(str(parent_id))
-    if not parent["may_act"]:
-        callers.not_yours(str(parent_id), parent["actor"])
     callers.refuse_ended(parent, incarnation)
     if parent["spawn_depth"] >= parent["deepest"]:
         errors.fail(
@@ -206,8 +221,7 @@ def _checked(
 ) -> dict[str, Any]:
     """What register and spawn have in common, each value checked."""
     abilities = checks.slugs("capabilities", capabilities)
-    delegates = [t for t in can_delegate_to or [] if t != agents_rules.ANY]
-    wildcard = [agents_rules.ANY] if agents_rules.ANY in (can_delegate_to or []) else []
+    agents_rules.proficiency(proficiency, abilities)
     checks.between("autonomy_budget", autonomy_budget, 0, 10**12)
     checks.between("max_concurrent_tasks", max_concurrent_tasks, 1, 10_000)
     checks.between("heartbeat_interval_ms", heartbeat_interval_ms, 100, 86_400_000)
@@ -219,8 +233,8 @@ def _checked(
         "name": None if name is None else checks.slug("name", name),
         "display_name": checks.label("display_name", display_name),
         "capabilities": abilities,
-        "proficiency": agents_rules.proficiency(proficiency, abilities),
-        "can_delegate_to": checks.slugs("can_delegate_to", delegates) + wildcard,
+        "proficiency": proficiency,
+        "can_delegate_to": checks.slugs("can_delegate_to", can_delegate_to, agents_rules.ANY),
         "model": checks.label("model", model),
         "input_schema": input_schema,
         "output_schema": output_schema,
@@ -252,8 +266,8 @@ def _insert(agent: dict[str, Any], status: str, event_type: str, happened: str) 
         agent["display_name"],
         status,
         agent["capabilities"],
-        json.dumps(agent["proficiency"]),
-        json.dumps(agent["memory_access"]),
+        agent["proficiency"],
+        agent["memory_access"],
         agent["can_delegate_to"],
         agent.get("reports_to"),
         agent.get("parent_id"),

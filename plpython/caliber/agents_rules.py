@@ -3,7 +3,6 @@ memory_access may look like, and what a parent may pass on to a child."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from caliber import checks, errors
@@ -84,7 +83,7 @@ def _permission(argument: str, given: object) -> dict[str, Any]:
     return permission if kept is None else {**permission, "filter": kept}
 
 
-def proficiency(text: str | None, capabilities: list[str]) -> dict[str, float]:
+def proficiency(text: str | None, capabilities: list[str]) -> None:
     """How well an agent does what it can do: a number from 0 to 1 for a capability it has."""
     given = checks.json_object("proficiency", text)
     for capability, level in given.items():
@@ -93,16 +92,15 @@ def proficiency(text: str | None, capabilities: list[str]) -> dict[str, float]:
         # A bool is an int to Python.
         if isinstance(level, bool) or not isinstance(level, int | float) or not 0 <= level <= 1:
             errors.invalid(f"proficiency.{capability}", level, "must be between 0 and 1")
-    return given
 
 
 def refuse_widening(parent: dict[str, Any], child: dict[str, Any]) -> None:
     """42501 when a child would get more than its parent has."""
-    parent_access = json.loads(parent["memory_access"])
+    held, wanted = memory_access(parent["memory_access"]), memory_access(child["memory_access"])
     for side in ("read", "write"):
-        for wanted in child["memory_access"][side]:
-            if not any(_covers(held, wanted) for held in parent_access.get(side, [])):
-                _wider(f"memory_access.{side}", json.dumps(wanted))
+        for permission in wanted[side]:
+            if not any(_covers(other, permission) for other in held[side]):
+                _wider(f"memory_access.{side}", permission)
     if ANY not in parent["can_delegate_to"]:
         for agent_type in child["can_delegate_to"]:
             if agent_type not in parent["can_delegate_to"]:
@@ -110,6 +108,9 @@ def refuse_widening(parent: dict[str, Any], child: dict[str, Any]) -> None:
     limit = parent["autonomy_budget"]
     if limit is not None and child["autonomy_budget"] > limit:
         _wider("autonomy_budget", child["autonomy_budget"])
+    limit = parent["max_concurrent_tasks"]
+    if limit is not None and child["max_concurrent_tasks"] > limit:
+        _wider("max_concurrent_tasks", child["max_concurrent_tasks"])
     if RISKS.index(child["max_risk"]) > RISKS.index(parent["max_risk"]):
         _wider("max_risk", child["max_risk"])
 
@@ -118,7 +119,8 @@ def _covers(held: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return (
         held["memory_type"] in (ANY, wanted["memory_type"])
         and SCOPES.index(held["scope"]) >= SCOPES.index(wanted["scope"])
-        and held.get("filter") in (None, wanted.get("filter"))
+        # By text: to Python true is 1 and 1 is 1.0. Keys of jsonb come in one order.
+        and ("filter" not in held or repr(held["filter"]) == repr(wanted.get("filter")))
     )
 
 

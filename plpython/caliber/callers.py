@@ -19,17 +19,21 @@ _CALLER = plan(
 )
 
 # Both rows, so that after waiting for another session both are its newest.
-LOCK = plan(
-    """
+_LOCKED = """
     select
-        a.agent_id, a.team_id, a.name, a.status, a.current_trajectory_id, a.current_scope_id,
-        b.incarnation,
-        @extschema@._caliber_actor() as actor,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act
+        a.agent_id, a.team_id, a.name, a.status, a.status_reason, a.current_trajectory_id, a.current_scope_id,
+        b.incarnation
     from @extschema@.caliber_agent as a
     inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
     where a.agent_id = $1
+"""
+LOCK = plan(_LOCKED + "for no key update of a, b", "uuid")
+
+# Only what the caller may act for is locked: nobody waits for, or holds up, another's agent.
+_LOCK_OWN = plan(
+    _LOCKED
+    + """
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
     for no key update of a, b
     """,
     "uuid",
@@ -46,11 +50,9 @@ def locked(agent_id: str | None, incarnation: int | None) -> dict[str, Any]:
 def found(agent_id: str | None) -> dict[str, Any]:
     """The agent, locked, that the caller may act for, whatever became of it."""
     checks.required("agent_id", agent_id)
-    agent = LOCK.one(agent_id)
+    agent = _LOCK_OWN.one(agent_id)
     if agent is None:
         refuse_agent(str(agent_id))
-    if not agent["may_act"]:
-        not_yours(str(agent_id), agent["actor"])
     return agent
 
 

@@ -28,7 +28,8 @@ def required(argument: str, value: Any) -> None:
 def slug(argument: str, value: str | None) -> str:
     """A name people type: of a team, an agent, an agent's type, a capability."""
     if (
-        not value
+        not isinstance(value, str)
+        or not value
         or len(value) > MAX_NAME
         or not _SLUG.issuperset(value)
         or not _ENDS.issuperset(value[0] + value[-1])
@@ -42,12 +43,12 @@ def slug(argument: str, value: str | None) -> str:
     return value
 
 
-def slugs(argument: str, values: list[str | None] | None) -> list[str]:
-    """A set of names; twice the same is once, order is kept."""
+def slugs(argument: str, values: list[str | None] | None, wildcard: str | None = None) -> list[str]:
+    """A set of names, or the wildcard; twice the same is once, order is kept."""
     given = values or []
     if len(given) > MAX_LIST:
         errors.invalid(argument, f"{len(given)} names", f"must hold at most {MAX_LIST} names")
-    return list(dict.fromkeys(slug(argument, value) for value in given))
+    return list(dict.fromkeys(v if v and v == wildcard else slug(argument, v) for v in given))
 
 
 def label(argument: str, value: str | None, longest: int = MAX_LABEL) -> str | None:
@@ -59,7 +60,8 @@ def label(argument: str, value: str | None, longest: int = MAX_LABEL) -> str | N
 
 def between(argument: str, value: Any, lowest: float, highest: float) -> None:
     """A number in a closed range; null passes, for arguments that may be left out."""
-    if value is not None and not lowest <= value <= highest:
+    # NaN is the one value that is not itself; a comparison with it would raise or pass.
+    if value is not None and (value != value or not lowest <= value <= highest):
         errors.invalid(argument, value, f"must be between {lowest} and {highest}")
 
 
@@ -69,16 +71,29 @@ def json_object(argument: str, text: str | None) -> dict[str, Any]:
         errors.invalid(argument, None, "must be a json object")
     if len(text.encode()) > MAX_PAYLOAD:
         errors.invalid(argument, text, f"must be at most {MAX_PAYLOAD} bytes of json")
-    _shallow(argument, text)
+    shallow(argument, text)
     import json
 
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except ValueError:  # the json is well formed, but Python bounds the digits of a number
+        errors.invalid(argument, text, "must not hold numbers of thousands of digits")
     if not isinstance(value, dict):
         errors.invalid(argument, text, "must be a json object")
     return value
 
 
-def _shallow(argument: str, text: str) -> None:
+def json_text(argument: str, text: str) -> str:
+    """Any json of bounded size and depth, left as text: it goes on to the database as it is."""
+    if len(text) * 4 > MAX_PAYLOAD and len(text.encode()) > MAX_PAYLOAD:
+        errors.invalid(argument, text, f"must be at most {MAX_PAYLOAD} bytes of json")
+    # What opens few brackets cannot nest deeply; most need no closer look.
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        shallow(argument, text)
+    return text
+
+
+def shallow(argument: str, text: str) -> None:
     """Counted on the text: a parser that recurses must not see what is too deep for it."""
     import re
 

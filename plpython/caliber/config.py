@@ -37,7 +37,8 @@ _SET = plan(
     select @extschema@._caliber_log(
         'config_set', 'system', 'info',
         c.key || ' set to ' || c.value,
-        details => pg_catalog.jsonb_build_object('key', c.key, 'value', c.value, 'was', $3)
+        details => pg_catalog.jsonb_build_object('key', c.key, 'value', c.value, 'was', $3),
+        always => true
     )
     from changed as c
     """,
@@ -56,7 +57,8 @@ _RESET = plan(
     select @extschema@._caliber_log(
         'config_reset', 'system', 'info',
         c.key || ' put back to its default',
-        details => pg_catalog.jsonb_build_object('key', c.key, 'was', c.value)
+        details => pg_catalog.jsonb_build_object('key', c.key, 'was', c.value),
+        always => true
     )
     from changed as c
     """,
@@ -122,6 +124,11 @@ def checked(known: dict[str, Any], value: str | None) -> str:
         return spelling
     if known["type"] == "number":
         return _number(known, value)
+    if known["type"] == "function":
+        # Not above: few sessions ever change this.
+        from caliber import token_counts
+
+        return token_counts.estimator(key, value)
     return _whole_number(known, value)
 
 

@@ -263,7 +263,8 @@ def _settled(alike: list[tuple[str, str, float]], settings: dict[str, Any]) -> l
     if not near:
         return alike
     rows = _EXACT.rows([p[0] for p in near], [p[1] for p in near])
-    exact = {(row["one"], row["other"]): row["similarity"] for row in rows}
+    # Of the largest and the smallest vectors pgvector says that it is not a number.
+    exact = {(row["one"], row["other"]): row["similarity"] for row in rows if row["similarity"] <= 1}
     return [(one, other, exact.get((one, other), value)) for one, other, value in alike]
 
 

@@ -36,13 +36,12 @@ _VECTORS = plan(
     "uuid[]",
 )
 
-# The cosine distance of a vector of zeros is not a number, even from itself.
 _DIMENSIONS = plan(
     """
     select
         r.artifact_id as id,
         case
-            when @extschema@._caliber_similarity(r.embedding, r.embedding) = 'nan' then 0
+            when @extschema@._caliber_vector_is_zero(r.embedding) then 0
             else @extschema@._caliber_vector_dims(r.embedding)
         end as dimensions
     from @extschema@.caliber_artifact as r
@@ -158,8 +157,19 @@ def _by_pgvector(group: Group, least: float) -> Found:
     for dimensions, fresh in found.compared.items():
         if dimensions > 0:
             rows = _FEW.rows(fresh, [*group.known.get(dimensions, []), *fresh], least)
-            found.pairs += [(row["one"], row["other"], row["similarity"]) for row in rows]
+            for row in rows:
+                similarity = _number(row)
+                if similarity >= least:
+                    found.pairs.append((row["one"], row["other"], similarity))
     return found
+
+
+def _number(row: dict[str, Any]) -> float:
+    """Of the largest and the smallest vectors pgvector says that their likeness is not a number."""
+    if row["similarity"] <= 1 + SLACK:
+        return float(row["similarity"])
+    matrix = next(iter(_read([row["one"], row["other"]]).values())).matrix
+    return float(matrix[0] @ matrix[1])
 
 
 def _by_numpy(group: Group, least: float, limit: int, cache: int) -> Found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import callers, checks, conflicts_escalate, errors, memory_rules, tokens
+from caliber import callers, checks, conflicts_escalate, errors, memory_rules, token_counts
 from caliber.plans import plan
 
 MAX_REASON = 1000
@@ -360,7 +360,7 @@ def _merge(conflict: dict[str, Any], a: dict[str, Any], b: dict[str, Any], merge
         merged.embedding,
         merged.model or None,
         min(confidences) if confidences else None,
-        tokens.counted(content, None),
+        token_counts.counted(content, None),
         [a["artifact_id"], b["artifact_id"]],
         conflict["conflict_id"],
     )

@@ -17,14 +17,18 @@ _RECORD = plan(
         trajectory_id => $7,
         reference_type => $8,
         reference_id => $9,
-        details => $6
+        details => $6,
+        reported => true
     ) as event_id
     from (select $3 as agent_id) as given
     left join @extschema@.caliber_agent as a on given.agent_id = a.agent_id
     where case
         when given.agent_id is null then @extschema@._caliber_is_admin()
         else a.agent_id is not null
-            and (@extschema@._caliber_is_admin() or a.login_role = @extschema@._caliber_actor())
+            and (
+                @extschema@._caliber_is_admin()
+                or (a.login_role = @extschema@._caliber_actor() and a.terminated_at is null)
+            )
     end
     """,
     "text",
@@ -43,10 +47,11 @@ _PURGE = plan(
     with old as (
         select e.event_id
         from @extschema@.caliber_event as e
-        where e.recorded_at < pg_catalog.clock_timestamp() - pg_catalog.make_interval(
-            days => @extschema@._caliber_config_value('event_retention_days')::integer
+        where e.recorded_at < (
+            select pg_catalog.clock_timestamp() - pg_catalog.make_interval(
+                days => @extschema@._caliber_config_value('event_retention_days')::integer
+            )
         )
-        order by e.event_id
         limit $1
         for update skip locked
     ),
@@ -56,7 +61,14 @@ _PURGE = plan(
         where e.event_id = old.event_id
         returning e.event_id
     )
-    select pg_catalog.count(*) as deleted from gone
+    select
+        counted.deleted,
+        case
+            when counted.deleted > 0 then @extschema@._caliber_log(
+                'events_purged', 'system', 'info', counted.deleted || ' old events deleted', always => true
+            )
+        end
+    from (select pg_catalog.count(*) as deleted from gone) as counted
     """,
     "int4",
 )

@@ -65,7 +65,8 @@ def judge(one: Text, other: Text) -> tuple[float, str]:
         *_order(a, b, opposites),
     ]
     if not found:
-        found = _replaced(a, b)
+        # Where nothing is the same, nothing stands in the place of another.
+        found = _replaced(a, b) if shared else []
         if not found:
             return 0.0, ""
         a.left, b.left = [], []

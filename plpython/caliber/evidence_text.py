@@ -137,7 +137,16 @@ def _read(text: Text, content: str) -> None:
             skip = place + used - 1
             text.order.append("#")
             continue
+        if lower[place] == "on" and _switched_on(lower, place):
+            text.order.append("on")
+            text.tokens.append(Token("on", match[0], place, False, _at(lower, place - 1)))
+            continue
         _word(text, match[0], lower[place], place, _at(lower, place - 1))
+
+
+def _switched_on(lower: list[str], place: int) -> bool:
+    """«is on», «stays on by default»; not «runs on a node»."""
+    return _at(lower, place - 1) in _STATES and _at(lower, place + 1) in _AFTER_STATE
 
 
 def _plain(content: str) -> str:
@@ -181,6 +190,8 @@ def _word(text: Text, shown: str, word: str, place: int, before: str) -> None:
     text.tokens.append(Token(SYNONYMS.get(key, key), shown, place, name, before))
 
 
+_STATES = words.words("is are was were be been not now currently still always stay stays set")
+_AFTER_STATE = frozenset(["", *"by in for and or but when while only again since unless".split()])
 _NOT_LACKING = words.words("wireless serverless regardless nonetheless nevertheless")
 _AUXILIARY = words.words("is are was were be has have had do does did can may must will would shall should")
 # In both lists, opposites and words to leave out: they count as opposites only where a verb.

@@ -40,8 +40,15 @@ _GRANTS = plan(
     "uuid",
 )
 
+# An agent that gives learns nothing about one of another team, not even what it is called.
 _AGENT = plan(
-    "select a.name, a.status from @extschema@.caliber_agent as a where a.agent_id = $1 for key share",
+    """
+    select case when a.team_id <> $2 then a.agent_id::text else a.name end as name, a.status
+    from @extschema@.caliber_agent as a
+    where a.agent_id = $1
+    for key share
+    """,
+    "uuid",
     "uuid",
 )
 
@@ -111,15 +118,16 @@ def give(
     capability: str | None,
     grantor_agent_id: str | None,
 ) -> bool:
+    grantor = _grantor(grantor_agent_id)
     _required(target_agent_id, grantee_agent_id, capability)
     if target_agent_id == grantee_agent_id:
         errors.invalid("grantee_agent_id", grantee_agent_id, "must be another agent than the target")
-    grantor = _grantor(grantor_agent_id)
     found = _TARGET.one(target_agent_id, grantor)
     if grantor is not None:
         _refuse_widening(str(target_agent_id), grantor, str(capability))
     target = _not_ended(found, target_agent_id)
-    grantee = _not_ended(_AGENT.one(grantee_agent_id), grantee_agent_id)
+    own_team = None if grantor is None else target["team_id"]
+    grantee = _not_ended(_AGENT.one(grantee_agent_id, own_team), grantee_agent_id)
     summary = f"{grantee['name']} got {capability} on {target['name']}"
     return bool(
         _GIVE.rows(target_agent_id, grantee_agent_id, capability, grantor, summary, target["team_id"])
@@ -132,8 +140,8 @@ def revoke(
     capability: str | None,
     grantor_agent_id: str | None,
 ) -> int:
-    _required(target_agent_id, grantee_agent_id, capability)
     grantor = _grantor(grantor_agent_id)
+    _required(target_agent_id, grantee_agent_id, capability)
     target = _TARGET.one(target_agent_id, grantor)
     if target is None:
         return 0

@@ -40,7 +40,8 @@ _ROLE = plan(
     """
     select
         r.rolsuper or r.rolcreaterole or r.rolcreatedb or r.rolreplication or r.rolbypassrls as powerful,
-        pg_catalog.pg_has_role(r.oid, 'caliber_admin', 'member') as is_admin,
+        pg_catalog.pg_has_role(r.oid, 'caliber_admin', 'member')
+        or pg_catalog.pg_has_role(r.oid, 'caliber_owner', 'member') as is_admin,
         pg_catalog.pg_has_role(r.oid, 'caliber_agent', 'member') as is_agent
     from pg_catalog.pg_roles as r
     where r.rolname = $1
@@ -115,7 +116,7 @@ def _refuse_role(login: str) -> None:
             errors.NOT_PERMITTED,
             "this role cannot be an agent",
             detail=f"login is {errors.shown(login)}.",
-            hint=f"It must be a member of {GROUP}, not of caliber_admin, and have no attribute but LOGIN.",
+            hint=f"It must be in {GROUP}, in neither caliber_admin nor caliber_owner, and may only log in.",
         )
 
 

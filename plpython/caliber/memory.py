@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from caliber import callers, checks, errors, memory_rules, tokens, turns
+from caliber import callers, checks, errors, memory_rules, token_counts, turns
 from caliber.plans import plan
 
 _ARTIFACT = plan(
@@ -174,14 +174,12 @@ _AUTHOR = plan(
     """
     select
         a.agent_id, a.name, a.status,
-        @extschema@._caliber_actor() as actor,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act,
         @extschema@._caliber_allows(
             a.memory_access, 'write', 'note', 'own', pg_catalog.jsonb_build_object('note_type', $2)
         ) as may_write
     from @extschema@.caliber_agent as a
     where a.agent_id = $1
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
     """,
     "uuid",
     "text",
@@ -263,7 +261,7 @@ def artifact_create(
     name = checks.label("name", name)
     path = checks.label("path", path, 1000)
     metadata = memory_rules.metadata(metadata)
-    count = tokens.counted(content, token_count)
+    count = token_counts.counted(content, token_count)
     memory_rules.fence(agent_id, incarnation)
     row = _ARTIFACT.one(
         scope_id, agent_id, trajectory_id, artifact_type, content, extraction_method, embedding,
@@ -288,6 +286,7 @@ def artifact_supersede(
     agent_id: str | None,
     incarnation: int | None,
 ) -> bool:
+    memory_rules.acts_for(agent_id)
     checks.required("artifact_id", artifact_id)
     checks.required("superseded_by", superseded_by)
     reason = checks.label("reason", reason, 1000)
@@ -346,7 +345,7 @@ def note_add(
     memory_rules.embedding(embedding, embedding_model)
     labels = _tags(tags)
     metadata = memory_rules.metadata(metadata)
-    count = tokens.counted(content, token_count)
+    count = token_counts.counted(content, token_count)
     memory_rules.fence(agent_id, incarnation)
     row = _NOTE.one(
         agent_id, note_type, content, trajectory_id, level, name, confidence, embedding,
@@ -371,8 +370,6 @@ def _refuse_note(agent_id: str, note_type: str, trajectory_id: str | None) -> No
     author = _AUTHOR.one(agent_id, note_type)
     if author is None:
         callers.refuse_agent(agent_id)
-    if not author["may_act"]:
-        callers.not_yours(agent_id, author["actor"])
     callers.refuse_ended(author, None)
     if not author["may_write"]:
         errors.fail(
@@ -387,6 +384,7 @@ def _refuse_note(agent_id: str, note_type: str, trajectory_id: str | None) -> No
 def note_retire(
     note_id: str | None, reason: str | None, agent_id: str | None, incarnation: int | None
 ) -> bool:
+    memory_rules.acts_for(agent_id)
     checks.required("note_id", note_id)
     reason = checks.label("reason", reason, 1000)
     memory_rules.fence(agent_id, incarnation)

@@ -48,6 +48,23 @@ def writer(own: str = "t.agent_id = a.agent_id") -> str:
     return _WRITER.format(own=own)
 
 
+_ACTS = plan(
+    """
+    select a.agent_id
+    from @extschema@.caliber_agent as a
+    where a.agent_id = $1
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+    """,
+    "uuid",
+)
+
+
+def acts_for(agent_id: str | None) -> None:
+    """Refuse who passes for another, before anything is looked up or locked for it."""
+    if agent_id is not None and _ACTS.one(agent_id) is None:
+        callers.refuse_agent(agent_id)
+
+
 _FENCE = plan(
     """
     select a.agent_id, a.name, a.status, b.incarnation
@@ -94,29 +111,28 @@ _WORK = plan(
 )
 
 
-def refuse_work(trajectory_id: str, scope_id: str | None, agent_id: str) -> None:
-    """Why an agent cannot be put to work on a trajectory, in a scope of it."""
+def workable(trajectory_id: str, scope_id: str | None, agent_id: str) -> str:
+    """The name of a trajectory that an agent can be put to work on, in a scope of it if one is given."""
     work = _WORK.one(trajectory_id, scope_id, agent_id)
     if work is None or not work["may_see"]:
         missing("trajectory", trajectory_id)
     if work["status"] in ("completed", "failed"):
         not_active(work, "cannot be worked on")
-    if scope_id is None:
-        return
-    if work["scope_id"] is None:
-        errors.invalid("scope_id", scope_id, "must be a scope of the trajectory")
-    if work["closed_at"] is not None:
-        closed(work)
+    if scope_id is not None:
+        if work["scope_id"] is None:
+            errors.invalid("scope_id", scope_id, "must be a scope of the trajectory")
+        if work["closed_at"] is not None:
+            closed(work)
+    return str(work["name"])
 
 
 def allowed(row: dict[str, Any] | None, kind: str, key: str, agent_id: str | None, memory_type: str) -> Any:
     """The row with the columns of writer(), or why its agent may not write there."""
     if row is None:
         missing(kind, key)
-    if row["agent_id"] is None:
+    if row["agent_id"] is None or not row["may_act"]:
+        # By one way, so that nothing tells an agent that exists from one that does not.
         callers.refuse_agent(str(agent_id))
-    if not row["may_act"]:
-        callers.not_yours(str(row["agent_id"]), row["actor"])
     if row["agent_status"] == "terminated":
         callers.refuse_ended(
             {"status": "terminated", "name": row["agent_name"], "agent_id": row["agent_id"]}, None

@@ -184,8 +184,9 @@ def nearest(wanted: Wanted, kind: str) -> list[Match]:
     filters = _filters(wanted, kind)
     arguments = [f.argument for f in filters]
     names = tuple(f.name for f in filters)
-    few = _statement(("count", kind, *names), lambda: _count(kind, filters))
-    rows_there = (few.one(wanted.exact_rows + 1, *arguments) or {})["rows"]
+    rows_there = _rows_there(wanted, kind)
+    if not rows_there:
+        return []
     rows: Any = None
     if rows_there > wanted.exact_rows:
         key = ("index", kind, wanted.dimensions, wanted.vector, *names)
@@ -199,6 +200,17 @@ def nearest(wanted: Wanted, kind: str) -> list[Match]:
         statement = _statement(key, lambda: _nearest(wanted, kind, filters, ""))
         rows = statement.rows(wanted.embedding, wanted.candidates, *arguments)
     return [Match(kind, row["id"], similarity=row["similarity"]) for row in rows]
+
+
+def _rows_there(wanted: Wanted, kind: str) -> int:
+    """How many rows could match at most, counted only to one more than are compared one by one.
+
+    Of the filters only the trajectory counts: by its index this never reads more than that many.
+    """
+    filters = [f for f in _filters(wanted, kind) if f.name == "trajectory"]
+    statement = _statement(("count", kind, *(f.name for f in filters)), lambda: _count(kind, filters))
+    row = statement.one(wanted.exact_rows + 1, *(f.argument for f in filters)) or {}
+    return int(row["rows"])
 
 
 def _worded(wanted: Wanted, kind: str) -> list[Match]:
@@ -248,7 +260,7 @@ def _count(kind: str, filters: list[Filter]) -> Statement:
     text = f"""
         select pg_catalog.count(*) as rows from (
             select from @extschema@.{KINDS[kind][0]} as r
-            where r.embedding is not null and {_where(kind, filters, 2)}
+            where {_where(kind, filters, 2)}
             limit $1
         ) as few
     """

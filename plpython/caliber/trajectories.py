@@ -24,13 +24,11 @@ _AGENT = plan(
     """
     select
         a.agent_id, a.team_id, a.name, a.status, b.incarnation,
-        @extschema@._caliber_actor() as actor,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act,
         @extschema@._caliber_allows(a.memory_access, 'write', 'trajectory', 'own') as may_write
     from @extschema@.caliber_agent as a
     inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
     where a.agent_id = $1
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
     for share of a
     """,
     "uuid",
@@ -268,8 +266,6 @@ def _starter(agent_id: str) -> dict[str, Any]:
     agent = _AGENT.one(agent_id)
     if agent is None:
         callers.refuse_agent(agent_id)
-    if not agent["may_act"]:
-        callers.not_yours(agent_id, agent["actor"])
     callers.refuse_ended(agent, None)
     if not agent["may_write"]:
         errors.fail(
@@ -396,6 +392,7 @@ def scope_checkpoint(
 
 def _open_scope(scope_id: str | None, agent_id: str | None, incarnation: int | None) -> dict[str, Any]:
     """The trajectory of a scope that is open, both locked, the trajectory first as everywhere."""
+    memory_rules.acts_for(agent_id)
     checks.required("scope_id", scope_id)
     found = _SCOPE_TRAJECTORY.one(scope_id)
     if found is None:
@@ -412,6 +409,7 @@ def _open_scope(scope_id: str | None, agent_id: str | None, incarnation: int | N
 def _locked(
     trajectory_id: str | None, agent_id: str | None, incarnation: int | None, memory_type: str
 ) -> dict[str, Any]:
+    memory_rules.acts_for(agent_id)
     checks.required("trajectory_id", trajectory_id)
     memory_rules.fence(agent_id, incarnation)
     row = _TRAJECTORY.one(trajectory_id, agent_id, memory_type, "{}")

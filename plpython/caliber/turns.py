@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from caliber import checks, errors, memory_rules, tokens
+from caliber import checks, errors, memory_rules, token_counts
 from caliber.plans import plan
 
 # One statement counts and writes. Whoever waits here for another writer counts on from what
@@ -71,7 +71,7 @@ def turn_add(
     checks.required("role", role)
     content = memory_rules.content("content", content)
     metadata = memory_rules.metadata(metadata)
-    count = tokens.counted(content, token_count)
+    count = token_counts.counted(content, token_count)
     memory_rules.fence(agent_id, incarnation)
     row = _TURN.one(scope_id, agent_id, role, content, count, metadata)
     if row is None:

@@ -31,111 +31,148 @@ end;
 comment on function @extschema@._caliber_my_team() is
 'The team of the agent whose login is calling; null for anybody else.';
 
--- Liveness is derived when read; nothing has to run for it to be right.
-create view @extschema@.caliber_agent_liveness with (security_invoker = true) as
+-- Liveness is derived when read; nothing has to run for it to be right. Each table is read
+-- once: for an agent's login every further join would be under row security as well. Settings
+-- stand in subselects, which are read once a statement.
+create view @extschema@.caliber_agents with (security_invoker = true) as
 select
-    judged.agent_id,
     judged.name,
+    judged.agent_type,
+    t.name as team,
     judged.status,
     case
         when judged.status in ('completed', 'terminated') then 'ended'
-        when judged.silence >= judged.unavailable_after then 'unavailable'
-        when judged.silence >= judged.suspect_after then 'suspect'
+        when judged.silent_for >= judged.unavailable_after then 'unavailable'
+        when judged.silent_for >= judged.suspect_after then 'suspect'
         else 'alive'
     end::@extschema@.caliber_liveness as liveness,
+    judged.silent_for,
+    judged.activity,
+    judged.progress,
+    judged.turns,
+    judged.tokens,
+    judged.tool_calls,
+    judged.files,
+    judged.errors,
+    judged.last_tool,
+    judged.last_file,
+    judged.agent_id,
+    judged.incarnation,
     judged.beat_at as last_heartbeat_at,
-    judged.silence as silent_for,
     pg_catalog.floor(
-        pg_catalog.date_part('epoch', judged.silence) / pg_catalog.date_part('epoch', judged.beat_every)
-    )::integer as missed_heartbeats,
+        pg_catalog.date_part('epoch', judged.silent_for) * 1000 / judged.heartbeat_interval_ms
+    )::bigint as missed_heartbeats,
     judged.suspect_after,
-    judged.unavailable_after
+    judged.unavailable_after,
+    judged.status_reason,
+    judged.status_changed_at,
+    judged.current_trajectory_id,
+    judged.current_scope_id,
+    judged.display_name,
+    judged.capabilities,
+    judged.proficiency,
+    judged.memory_access,
+    judged.can_delegate_to,
+    judged.reports_to,
+    judged.parent_id,
+    judged.spawn_depth,
+    judged.spawned,
+    judged.model,
+    judged.input_schema,
+    judged.output_schema,
+    judged.autonomy_budget,
+    judged.max_risk,
+    judged.max_concurrent_tasks,
+    judged.heartbeat_interval_ms,
+    judged.login_role,
+    judged.team_id,
+    judged.created_at,
+    judged.terminated_at
 from (
     select
         timed.*,
-        timed.beat_every * timed.missed_limit as suspect_after,
-        greatest(timed.unavailable_at_least, timed.beat_every * timed.missed_limit * 2) as unavailable_after
+        timed.heartbeat_interval_ms * interval '1 ms' * timed.missed_limit as suspect_after,
+        greatest(
+            timed.unavailable_at_least,
+            timed.heartbeat_interval_ms * interval '2 ms' * timed.missed_limit
+        ) as unavailable_after
     from (
         select
             a.agent_id,
+            a.team_id,
+            a.agent_type,
             a.name,
+            a.display_name,
             a.status,
-            b.beat_at,
-            -- A beat that was written after this statement began is no negative silence.
-            greatest(pg_catalog.clock_timestamp() - b.beat_at, interval '0') as silence,
+            a.status_reason,
+            a.status_changed_at,
+            a.current_trajectory_id,
+            a.current_scope_id,
+            a.capabilities,
+            a.proficiency,
+            a.memory_access,
+            a.can_delegate_to,
+            a.reports_to,
+            a.parent_id,
+            a.spawn_depth,
+            a.spawned,
+            a.model,
+            a.input_schema,
+            a.output_schema,
+            a.autonomy_budget,
+            a.max_risk,
+            coalesce(
+                a.max_concurrent_tasks,
+                (select @extschema@._caliber_config_value('agent_max_concurrent_tasks')::integer)
+            ) as max_concurrent_tasks,
             coalesce(
                 a.heartbeat_interval_ms,
                 (select @extschema@._caliber_config_value('heartbeat_interval_ms')::integer)
-            ) * interval '1 ms' as beat_every,
+            ) as heartbeat_interval_ms,
+            a.login_role,
+            a.created_at,
+            a.terminated_at,
+            b.incarnation,
+            b.beat_at,
+            b.activity,
+            b.progress,
+            b.turns,
+            b.tokens,
+            b.tool_calls,
+            b.files,
+            b.errors,
+            b.last_tool,
+            b.last_file,
+            -- A beat that was written after this statement began is no negative silence.
+            greatest(pg_catalog.clock_timestamp() - b.beat_at, interval '0') as silent_for,
             (select @extschema@._caliber_config_value('heartbeat_missed_limit')::integer) as missed_limit,
             (select @extschema@._caliber_config_value('agent_unavailable_ms')::integer)
             * interval '1 ms' as unavailable_at_least
         from @extschema@.caliber_agent as a
         inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
     ) as timed
-) as judged;
-
-comment on view @extschema@.caliber_agent_liveness is
-'Which agents are alive, suspect, unavailable or ended, judged now by the database clock.';
-
-create view @extschema@.caliber_agents with (security_invoker = true) as
-select
-    a.name,
-    a.agent_type,
-    t.name as team,
-    a.status,
-    l.liveness,
-    l.silent_for,
-    b.activity,
-    b.progress,
-    b.turns,
-    b.tokens,
-    b.tool_calls,
-    b.files,
-    b.errors,
-    b.last_tool,
-    b.last_file,
-    a.agent_id,
-    b.incarnation,
-    l.last_heartbeat_at,
-    l.missed_heartbeats,
-    a.status_reason,
-    a.status_changed_at,
-    a.current_trajectory_id,
-    a.current_scope_id,
-    a.display_name,
-    a.capabilities,
-    a.proficiency,
-    a.memory_access,
-    a.can_delegate_to,
-    a.reports_to,
-    a.parent_id,
-    a.spawn_depth,
-    a.model,
-    a.input_schema,
-    a.output_schema,
-    a.autonomy_budget,
-    a.max_risk,
-    coalesce(
-        a.max_concurrent_tasks,
-        (select @extschema@._caliber_config_value('agent_max_concurrent_tasks')::integer)
-    ) as max_concurrent_tasks,
-    coalesce(
-        a.heartbeat_interval_ms,
-        (select @extschema@._caliber_config_value('heartbeat_interval_ms')::integer)
-    ) as heartbeat_interval_ms,
-    a.login_role,
-    a.team_id,
-    a.created_at,
-    a.terminated_at
-from @extschema@.caliber_agent as a
+) as judged
 -- An agent of another team can be shown to one that may read it; that team is not.
-left join @extschema@.caliber_team as t on a.team_id = t.team_id
-inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
-inner join @extschema@.caliber_agent_liveness as l on a.agent_id = l.agent_id;
+left join @extschema@.caliber_team as t on judged.team_id = t.team_id;
 
 comment on view @extschema@.caliber_agents is
 'Everything about the agents you can see, one row each: who, in what state, alive or not, doing what.';
+
+create view @extschema@.caliber_agent_liveness with (security_invoker = true) as
+select
+    v.agent_id,
+    v.name,
+    v.status,
+    v.liveness,
+    v.last_heartbeat_at,
+    v.silent_for,
+    v.missed_heartbeats,
+    v.suspect_after,
+    v.unavailable_after
+from @extschema@.caliber_agents as v;
+
+comment on view @extschema@.caliber_agent_liveness is
+'Which agents are alive, suspect, unavailable or ended, judged now by the database clock.';
 
 create function @extschema@.caliber_agent_get(agent_id uuid)
 returns setof @extschema@.caliber_agents

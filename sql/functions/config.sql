@@ -52,12 +52,60 @@ begin atomic
             'Age in days after which caliber_event_purge may delete an event.'
         ),
         (
+            'notify_mode', 'choice', 'always', null, null, array['always', 'armed', 'off'],
+            'When a message wakes its reader: always, only a reader that sleeps (armed), or never.'
+        ),
+        (
+            'message_queue_limit', 'integer', '1000', 0, 1000000, null,
+            'Messages that may wait in one queue before sending to it fails; 0 is no limit.'
+        ),
+        (
+            'message_max_retries', 'integer', '2', 0, 100, null,
+            'How often a message is tried again before it is dead.'
+        ),
+        (
+            'message_retry_ms', 'integer', '1000', 0, 3600000, null,
+            'Pause after a first rejection; it doubles with each further one, up to an hour.'
+        ),
+        (
+            'message_retention_hours', 'integer', '24', 0, 876000, null,
+            'How long a message is kept after it was processed.'
+        ),
+        (
+            'dead_letter_retention_days', 'integer', '30', 1, 36500, null,
+            'How long a dead message is kept.'
+        ),
+        (
             'shard_number', 'integer', null, 0, 1023, null,
             'Written into the last 10 bits of new ids; unset leaves them random.'
         ),
         (
             'search_exact_rows', 'integer', '1000', 0, 1000000, null,
             'Search by embedding compares every row while no more than this can match; beyond that it takes the index.'
+        ),
+        (
+            'token_estimator', 'function', null, null, null, null,
+            'Counts the tokens of what is written without a count: a superuser''s function; unset is 4 bytes a token.'
+        ),
+        (
+            'context_retention_days', 'integer', '90', 1, 36500, null,
+            'Age in days after which caliber_context_purge may delete a context.'
+        ),
+        (
+            'state_notify', 'boolean', 'on', null, null, null,
+            'Whether a change of the shared state notifies the channel caliber_state.'
+        ),
+        (
+            'state_retention_days', 'integer', '90', 1, 36500, null,
+            'Age in days after which caliber_state_purge may delete a version that is not current.'
+        ),
+        (
+            'token_max_hold_seconds', 'integer', '1800', 1, 86400, null,
+            'How long a turn with an execution token lasts at most.'
+        ),
+        (
+            'token_claim_seconds', 'integer', '60', 1, 3600, null,
+            'How long an agent that is handed a token has to claim it before it is passed over.'
         ),
         (
             'conflict_similarity', 'number', '0.85', 0, 1, null,
@@ -98,7 +146,7 @@ select
     coalesce(
         pg_catalog.array_to_string(k.choices, ' | '),
         k.minimum || ' to ' || k.maximum,
-        'on | off'
+        case k.type when 'function' then 'f(text) returning integer' else 'on | off' end
     ) as allowed,
     k.description,
     s.set_at,

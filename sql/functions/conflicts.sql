@@ -62,7 +62,17 @@ immutable
 parallel safe
 return 1 - (one <=> other);
 
-comment on function @extschema@._caliber_similarity(vector, vector) is 'Cosine similarity of two vectors.';
+comment on function @extschema@._caliber_similarity(vector, vector) is
+'Cosine similarity of two vectors; not a number where one of them is zero, or its square too large or too small.';
+
+create function @extschema@._caliber_vector_is_zero(value vector)
+returns boolean
+language sql
+immutable
+parallel safe
+return vector_norm(value) = 0;
+
+comment on function @extschema@._caliber_vector_is_zero(vector) is 'Whether a vector is all zeros.';
 
 create function @extschema@.caliber_detect_conflicts(
     trajectory_id uuid,

@@ -50,7 +50,9 @@ create function @extschema@._caliber_log(
     trajectory_id uuid default null,
     reference_type text default null,
     reference_id text default null,
-    details jsonb default '{}'
+    details jsonb default '{}',
+    always boolean default false,
+    reported boolean default false
 )
 returns bigint
 language sql
@@ -58,26 +60,26 @@ volatile
 set search_path = pg_catalog, pg_temp
 begin atomic
     select pg_catalog.pg_notify('caliber_event', $2::text)
-    where $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
+    where ($11 or $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity)
         and @extschema@._caliber_config_value('event_notify') = 'on'
         and pg_catalog.pg_notification_queue_usage() <= 0.25;
 
     insert into @extschema@.caliber_event as e (
         event_type, category, severity, summary, actor, source_agent_id, team_id,
-        trajectory_id, reference_type, reference_id, details
+        trajectory_id, reference_type, reference_id, details, reported
     )
     select
         $1, $2, $3, pg_catalog.left($4, 1000), @extschema@._caliber_actor(), $5, $6,
-        $7, $8, $9, $10
-    where $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
+        $7, $8, $9, $10, $12
+    where $11 or $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
     returning e.event_id;
 end;
 
 comment on function @extschema@._caliber_log(
     text, @extschema@.caliber_event_category, @extschema@.caliber_event_severity, text,
-    uuid, uuid, uuid, text, text, jsonb
+    uuid, uuid, uuid, text, text, jsonb, boolean, boolean
 ) is
-'Records an event unless it is below event_level, and notifies caliber_event; returns its number or null.';
+'Records an event, unless it is below event_level and need not be kept always, and notifies caliber_event; returns its number or null.';
 
 create function @extschema@.caliber_event_record(
     event_type text,
@@ -100,7 +102,7 @@ comment on function @extschema@.caliber_event_record(
     text, text, uuid, @extschema@.caliber_event_category, @extschema@.caliber_event_severity,
     jsonb, uuid, text, text
 ) is
-'Records an event of your own and returns its number, or null when it is below event_level. An agent records as itself.';
+'Records an event of your own, marked as reported, and returns its number, or null when it is below event_level. An agent records as itself.';
 
 create function @extschema@._caliber_event_cursor(cursor text)
 returns text
@@ -108,7 +110,8 @@ language sql
 stable
 return case
     when cursor is null then '0-0-0'
-    when cursor ~ '^[0-9]{1,9}-[0-9]{1,18}-[0-9]{1,19}$' then cursor
+    when cursor ~ '^[0-9]{1,9}-[0-9]{1,18}-[0-9]{1,19}$'
+        and pg_catalog.split_part(cursor, '-', 3)::numeric <= 9223372036854775807 then cursor
     else @extschema@._caliber_refuse(
         'cursor', cursor, 'must be one that caliber_events_since or caliber_event_cursor returned'
     )
@@ -134,7 +137,8 @@ returns table (
     trajectory_id uuid,
     reference_type text,
     reference_id text,
-    actor name
+    actor name,
+    reported boolean
 )
 language sql
 stable
@@ -152,7 +156,8 @@ begin atomic
         e.trajectory_id,
         e.reference_type,
         e.reference_id,
-        e.actor
+        e.actor,
+        e.reported
     from @extschema@.caliber_event as e
     where (e.epoch, e.xid, e.event_id) > (
             pg_catalog.split_part(@extschema@._caliber_event_cursor(cursor), '-', 1)::integer,

@@ -55,18 +55,18 @@ returns boolean
 language sql
 stable
 parallel safe
-return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'member');
+return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'usage');
 
 comment on function @extschema@._caliber_is_admin() is
-'Whether the caller is a member of caliber_admin; superusers are.';
+'Whether the caller has the rights of caliber_admin, by membership it inherits; superusers have.';
 
 create function @extschema@._caliber_sees_all()
 returns boolean
 language sql
 stable
 parallel safe
-return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_observer', 'member')
-    or pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'member');
+return pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_observer', 'usage')
+    or pg_catalog.pg_has_role(@extschema@._caliber_actor(), 'caliber_admin', 'usage');
 
 comment on function @extschema@._caliber_sees_all() is
 'Whether row security lets the caller read every row: observers and admins.';
@@ -77,6 +77,8 @@ grant execute on function
     @extschema@._caliber_is_admin(),
     @extschema@._caliber_sees_all()
 to caliber_admin, caliber_agent, caliber_observer;
+-- For the few verbs that run as their caller.
+grant execute on function @extschema@._caliber_intrusions(regnamespace) to caliber_admin;
 grant select on @extschema@.caliber_epoch to caliber_admin, caliber_agent, caliber_observer;
 
 -- Lets a plain SQL read refuse bad input as clearly as a verb does.

@@ -20,7 +20,7 @@ create function @extschema@.caliber_artifact_create(
     content text,
     extraction_method @extschema@.caliber_extraction_method default 'explicit',
     embedding vector default null,
-    confidence real default null,
+    confidence double precision default null,
     name text default null,
     path text default null,
     status @extschema@.caliber_artifact_status default 'final',
@@ -38,8 +38,8 @@ set search_path = pg_catalog, pg_temp
 as $python$ @memory.artifact_create@ $python$;
 
 comment on function @extschema@.caliber_artifact_create(
-    uuid, uuid, @extschema@.caliber_artifact_type, text, @extschema@.caliber_extraction_method, vector, real,
-    text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint, boolean
+    uuid, uuid, @extschema@.caliber_artifact_type, text, @extschema@.caliber_extraction_method, vector,
+    double precision, text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint, boolean
 ) is
 'Keeps an artifact in an open scope and returns its id. The trajectory may be null; given, it must be the scope''s (22023). Content over 256 KB is refused (54000). KA007 when the scope is closed. With detect_conflicts, a fact or decision with an embedding is compared at once with the nearest of its trajectory; caliber_conflict_list(artifact_id => …) shows what was found.';
 
@@ -128,7 +128,7 @@ create function @extschema@.caliber_note_add(
     trajectory_id uuid default null,
     level @extschema@.caliber_note_level default 'raw',
     name text default null,
-    confidence real default null,
+    confidence double precision default null,
     embedding vector default null,
     embedding_model text default null,
     tags text[] default '{}',
@@ -143,8 +143,8 @@ set search_path = pg_catalog, pg_temp
 as $python$ @memory.note_add@ $python$;
 
 comment on function @extschema@.caliber_note_add(
-    uuid, @extschema@.caliber_note_type, text, uuid, @extschema@.caliber_note_level, text, real, vector, text,
-    text[], integer, jsonb, bigint
+    uuid, @extschema@.caliber_note_type, text, uuid, @extschema@.caliber_note_level, text,
+    double precision, vector, text, text[], integer, jsonb, bigint
 ) is
 'Keeps a note of an agent, which outlives every trajectory, and returns its id. A handoff note needs the trajectory it is for. Content over 256 KB is refused (54000).';
 
@@ -203,12 +203,12 @@ to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function
     @extschema@.caliber_artifact_create(
         uuid, uuid, @extschema@.caliber_artifact_type, text, @extschema@.caliber_extraction_method, vector,
-        real, text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint, boolean
+        double precision, text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint, boolean
     ),
     @extschema@.caliber_artifact_supersede(uuid, uuid, text, uuid, bigint),
     @extschema@.caliber_note_add(
-        uuid, @extschema@.caliber_note_type, text, uuid, @extschema@.caliber_note_level, text, real, vector,
-        text, text[], integer, jsonb, bigint
+        uuid, @extschema@.caliber_note_type, text, uuid, @extschema@.caliber_note_level, text,
+        double precision, vector, text, text[], integer, jsonb, bigint
     ),
     @extschema@.caliber_note_retire(uuid, text, uuid, bigint)
 to caliber_admin, caliber_agent;

@@ -28,11 +28,8 @@ alter table @extschema@.caliber_agent_beat enable row level security;
 create policy caliber_agent_beat_read on @extschema@.caliber_agent_beat for select
 using (
     (select @extschema@._caliber_sees_all())
-    -- Under the caller's own view of caliber_agent: whoever sees the agent sees its beats.
-    or exists (
-        select from @extschema@.caliber_agent as a
-        where a.agent_id = caliber_agent_beat.agent_id
-    )
+    or team_id = (select @extschema@._caliber_my_team())
+    or agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
 );
 
 alter table @extschema@.caliber_event enable row level security;

@@ -6,8 +6,9 @@
 --
 -- An agent's process can die and a new one can take its place. Each has an incarnation:
 -- whoever starts calls caliber_agent_resume, gets the next number and shows it with its
--- writes; one that slept through the change is refused (KA001). The number is in the beat
--- row because a beat locks only that one, and decides on what it has locked.
+-- writes; one that slept through the change is refused (KA001). The number, and whether the
+-- agent has ended, are in the beat row because a beat locks only that one, and decides on what
+-- it has locked. Its team, which never changes, is there for row security.
 --
 -- Agents are never deleted: others' records name them. A terminated agent frees its name.
 
@@ -42,6 +43,7 @@ create table @extschema@.caliber_agent (
     reports_to uuid,
     parent_id uuid,
     spawn_depth integer not null default 0,
+    spawned integer not null default 0,
     model text,
     input_schema jsonb,
     output_schema jsonb,
@@ -115,6 +117,7 @@ comment on column @extschema@.caliber_agent.can_delegate_to is 'Types of agent i
 comment on column @extschema@.caliber_agent.reports_to is 'The agent that escalations go to.';
 comment on column @extschema@.caliber_agent.parent_id is 'The agent that spawned it.';
 comment on column @extschema@.caliber_agent.spawn_depth is 'How many parents it has above it.';
+comment on column @extschema@.caliber_agent.spawned is 'How many agents it has spawned.';
 comment on column @extschema@.caliber_agent.model is 'The model behind it.';
 comment on column @extschema@.caliber_agent.input_schema is 'JSON Schema of what it takes, for those who call it.';
 comment on column @extschema@.caliber_agent.output_schema is 'JSON Schema of what it returns.';
@@ -128,6 +131,8 @@ comment on column @extschema@.caliber_agent.terminated_at is 'When it was termin
 
 create table @extschema@.caliber_agent_beat (
     agent_id uuid not null,
+    team_id uuid not null,
+    ended boolean not null default false,
     incarnation bigint not null default 1,
     beat_at timestamptz not null default pg_catalog.clock_timestamp(),
     progress real,
@@ -155,6 +160,8 @@ select pg_catalog.pg_extension_config_dump('@extschema@.caliber_agent_beat', '')
 comment on table @extschema@.caliber_agent_beat is
 'What every beat of an agent writes: time, activity and counters that only grow.';
 comment on column @extschema@.caliber_agent_beat.agent_id is 'The agent.';
+comment on column @extschema@.caliber_agent_beat.team_id is 'Its team.';
+comment on column @extschema@.caliber_agent_beat.ended is 'Whether the agent is terminated and beats no more.';
 comment on column @extschema@.caliber_agent_beat.incarnation is 'Which process is the agent now; writes that show another are refused.';
 comment on column @extschema@.caliber_agent_beat.beat_at is 'The last beat, by the database clock.';
 comment on column @extschema@.caliber_agent_beat.progress is 'How far it is with its work, 0 to 1.';

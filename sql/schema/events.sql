@@ -34,6 +34,7 @@ create table @extschema@.caliber_event (
     reference_id text,
     summary text not null,
     details jsonb not null default '{}',
+    reported boolean not null default false,
     constraint caliber_event_pkey primary key (event_id),
     constraint caliber_event_type_length check (pg_catalog.length(event_type) between 1 and 63),
     constraint caliber_event_summary_length check (pg_catalog.length(summary) between 1 and 1000),
@@ -70,3 +71,4 @@ comment on column @extschema@.caliber_event.reference_type is 'What kind of thin
 comment on column @extschema@.caliber_event.reference_id is 'The id of what it refers to.';
 comment on column @extschema@.caliber_event.summary is 'One sentence for people.';
 comment on column @extschema@.caliber_event.details is 'The values behind it, a json object.';
+comment on column @extschema@.caliber_event.reported is 'Whether somebody said so with caliber_event_record; else a verb did it.';

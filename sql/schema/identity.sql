@@ -34,15 +34,39 @@ begin
                 );
         end if;
     end loop;
-    -- In a schema that not everybody may use, the groups need the right to; in public
-    -- they have it, and nothing is left behind when the extension goes.
-    foreach wanted in array array[
-        'caliber_owner', 'caliber_admin', 'caliber_agent', 'caliber_observer'
-    ] loop
-        if not pg_catalog.has_schema_privilege(wanted, '@extschema@'::pg_catalog.regnamespace, 'usage') then
-            execute pg_catalog.format('grant usage on schema @extschema@ to %I', wanted);
-        end if;
-    end loop;
+    perform from pg_catalog.pg_auth_members as m
+    where m.member = 'caliber_owner'::pg_catalog.regrole;
+    if found then
+        raise exception using
+            errcode = '42501',
+            message = 'role caliber_owner is a member of another role',
+            hint = 'What caliber_owner may do, every verb does for its caller. Revoke the membership, then install again.';
+    end if;
+    -- Nor may somebody stand behind it: a member of the owner owns everything.
+    select m.member::regrole::text into wanted
+    from pg_catalog.pg_auth_members as m
+    inner join pg_catalog.pg_roles as r on m.member = r.oid and not r.rolsuper
+    where m.roleid = 'caliber_owner'::regrole
+        or (
+            m.roleid = 'caliber_admin'::regrole
+            and m.member in ('caliber_agent'::regrole, 'caliber_observer'::regrole)
+        )
+    limit 1;
+    if found then
+        raise exception using
+            errcode = '42501',
+            message = pg_catalog.format('role %s is a member of a group that it must not be in', wanted),
+            detail = 'caliber_owner has no members; caliber_agent and caliber_observer are not in caliber_admin.',
+            hint = pg_catalog.format('Run REVOKE caliber_owner, caliber_admin FROM %s, then install again.', wanted);
+    end if;
+    -- A grant made here would be taken for the extension's own, and with it all the schema's
+    -- grants would be missing from dumps. So whoever installs has to make it.
+    if not pg_catalog.has_schema_privilege('caliber_owner', '@extschema@'::pg_catalog.regnamespace, 'usage') then
+        raise warning using
+            message = 'nobody but its owner can use caliber in this schema yet',
+            hint = 'Run: grant usage on schema @extschema@ to caliber_owner, caliber_admin, caliber_agent, '
+                'caliber_observer;';
+    end if;
 end
 $$;
 

@@ -22,8 +22,8 @@ RELATIONS = f"""
     join ({MEMBERS}) as m on m.classid = 'pg_class'::regclass and m.objid = c.oid
 """
 
-# No agents' data: settings and the count of restores.
-OPEN_TABLES = {"caliber_setting", "caliber_epoch"}
+# No agents' data: settings, the count of restores, kinds of message.
+OPEN_TABLES = {"caliber_setting", "caliber_epoch", "caliber_message_type", "caliber_message_schema"}
 
 
 def names(db: Connection, query: str) -> list[object]:

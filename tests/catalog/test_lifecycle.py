@@ -69,6 +69,8 @@ def next_version(tmp_path: Path) -> Iterator[None]:
     changed = python.read_text().replace("return value\n", 'return f"next {value}"\n', 1)
     assert changed != python.read_text()
     python.write_text(changed)
+    for leftover in (SHARE / "extension").glob(f"caliber--*{NEXT}.sql"):
+        as_root("rm", str(leftover))
     installed = []
     for name, text in build(root, subsystems()).items():
         (tmp_path / name).write_text(text)
@@ -168,6 +170,20 @@ def checksums(session: Connection) -> dict[str, object]:
     return found
 
 
+MEMORY = (
+    "select caliber_trajectory_start('work', agent_id) from caliber_agent where name = 'lead'",
+    "select caliber_turn_add(scope_id, 'user', 'hello') from caliber_scope",
+    "select caliber_artifact_create(scope_id, null, 'fact', c, embedding => '[1,0]')"
+    " from caliber_scope, unnest(array['old', 'new']) as c",
+    "select caliber_artifact_supersede(o.artifact_id, n.artifact_id)"
+    " from caliber_artifact as o, caliber_artifact as n where o.content = 'old' and n.content = 'new'",
+    "select caliber_note_add(agent_id, 'handoff', 'go on', trajectory_id) from caliber_trajectory",
+    "select caliber_context_assemble(trajectory_id) from caliber_trajectory",
+    "select caliber_trajectory_start('part', agent_id, trajectory_id) from caliber_trajectory",
+    "select caliber_embedding_index(2)",
+)
+
+
 def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase, tmp_path: Path) -> None:
     source, target = database(), database(None)
     session = connect(dbname=source)
@@ -175,6 +191,26 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     session.execute("select caliber_agent_register('lead', name => 'lead') as id")
     session.execute("select caliber_agent_spawn(agent_id, 'coder') from caliber_agent")
     session.execute("select caliber_agent_heartbeat(agent_id, 'busy', tokens => 5) from caliber_agent")
+    lead = scalar(session, "select agent_id from caliber_agent where name = 'lead'")
+    session.execute("select caliber_state_set('s', 'k', '1', agent_id => %s, exclusive => true)", (lead,))
+    for name in ("lead", "%"):
+        query = "select caliber_token_request(agent_id, 'review') from caliber_agent where name like %s"
+        session.execute(query, (name,))
+    session.execute("select caliber_checkpoint_save(%s, 'done', 'x', '{}')", (lead,))
+    session.execute("select caliber_lock_acquire(agent_id, 'doc', name) from caliber_agent")
+    session.execute("select caliber_lock_acquire(agent_id, 'doc', '1', 'shared') from caliber_agent")
+    for statement in MEMORY:
+        session.execute(statement)
+    session.execute("select caliber_region_create(agent_id, 'team', 'plan') from caliber_agent")
+    for value in (1, 2):
+        session.execute(
+            "select caliber_region_put(owner_agent_id, region_id, 'k', %s::jsonb) from caliber_region",
+            (str(value),),
+        )
+    session.execute("select caliber_message_type_add('gossip')")
+    session.execute("select caliber_message_schema_register('memo', '{\"type\": \"object\"}')")
+    session.execute("select caliber_message_broadcast(agent_id, 'gossip') from caliber_agent")
+    session.execute("select count(*) from caliber_agent, caliber_message_receive(agent_id)")
     before = checksums(session)
     cursor = str(scalar(session, "select max(next_cursor) from caliber_events_since()"))
     dump = tmp_path / "dump"
@@ -187,6 +223,17 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     assert after == before
     assert scalar(restored, "select _caliber_epoch_now()") == 2
     assert scalar(restored, "select count(*) from caliber_agents") == 2
+    # Versions, turns and checkpoints go on counting.
+    assert scalar(restored, "select caliber_state_set('s', 'k', '2', 1, %s)", lead) == 2
+    turn = "select turn from caliber_token_status('review')"
+    assert scalar(restored, turn) == 1
+    assert scalar(restored, "select caliber_token_release(%s, 'review', '', 1)", lead) is True
+    assert scalar(restored, turn) == 2
+    assert scalar(restored, "select caliber_checkpoint_save(%s, 'done', 'y')", lead) == 2
+    assert scalar(restored, "select caliber_turn_add(scope_id, 'user', 'x') from caliber_scope limit 1") == 2
+    assert scalar(restored, "select caliber_context_verify(context_id) from caliber_context") is True
+    assert scalar(restored, "select caliber_embedding_index(2)") == 2
+    assert scalar(restored, "select content from caliber_search(embedding => '[1,0]')") == "new"
     # A follower goes on with the cursor it had, although transaction ids mean nothing here.
     restored.execute("select caliber_event_record('after_restore', 'x')")
     rows = restored.execute("select event_type from caliber_events_since(%s)", (cursor,)).fetchall()
@@ -210,10 +257,15 @@ def test_drop_leaves_nothing(connect: Connect, database: MakeDatabase) -> None:
     assert scalar(session, query, own) == 0
     session.execute("create extension caliber")
     assert scalar(session, "select count(*) from caliber_agents") == 0
+    # In the same session, which has prepared statements with types that are gone.
+    session.execute("select caliber_agent_register('coder')")
+    assert scalar(session, "select count(*) from caliber_agents") == 1
 
 
 def test_installs_in_a_schema_whose_name_needs_quotes(connect: Connect, database: MakeDatabase) -> None:
     session = connect(dbname=database(schema="My Agents"))
+    groups = "caliber_owner, caliber_admin, caliber_agent, caliber_observer"
+    session.execute(f'grant usage on schema "My Agents" to {groups}')
     session.execute('set search_path = "My Agents"')
     agent = scalar(session, "select caliber_agent_register('coder')")
     assert scalar(session, "select caliber_agent_heartbeat(%s)", agent) == "idle"

@@ -43,7 +43,7 @@ build_image() { # base
 reachable() { # base
     case $TOOL in
         docker) docker image inspect "$1" >/dev/null 2>&1 || timeout 600 docker pull -q "$1" >/dev/null 2>&1 ;;
-        buildah) timeout 600 buildah pull -q "$1" >/dev/null 2>&1 ;;
+        buildah) timeout 600 buildah "${STORE[@]}" pull -q "$1" >/dev/null 2>&1 ;;
     esac
 }
 

@@ -1,0 +1,40 @@
+"""The crash harness, in small; how much is in the environment. In full: messages_crash.py itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from messages_crash import Cluster, Run
+
+SENDS = int(os.environ.get("CALIBER_CRASH_SENDS", "400"))
+KILLS = int(os.environ.get("CALIBER_CRASH_KILLS", "1"))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.drop()
+
+
+def test_a_killed_server_keeps_every_promise(cluster: Cluster) -> None:
+    run = Run(cluster, SENDS, KILLS, 16, None)
+    assert run.go() == []
+    assert len(run.record.sent) == SENDS
+
+
+def test_claiming_without_a_row_lock_is_noticed(cluster: Cluster) -> None:
+    findings = Run(cluster, SENDS, 0, 16, "claim_without_row_lock").go()
+    assert any("held by two" in finding for finding in findings)
+
+
+def test_commits_that_are_not_durable_are_noticed(cluster: Cluster) -> None:
+    findings = Run(cluster, 2 * SENDS, 2, 16, "synchronous_commit_off").go()
+    assert any("lost" in finding for finding in findings)

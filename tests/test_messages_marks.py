@@ -1,0 +1,139 @@
+"""Messages: where sessions start to look, and that nothing below is ever missed."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+from conftest import Connect, Connection, scalar
+from messages_cast import Cast, make_cast, one, receive, send
+
+ACK = "select caliber_message_acknowledge(%s, %s)"
+
+
+@pytest.fixture
+def cast(db: Connection) -> Cast:
+    return make_cast(db)
+
+
+def mark(session: Connection, agent: str) -> int:
+    """What the session knows about the agent's inbox."""
+    session.execute("create temp table if not exists known (low bigint)")
+    session.execute("truncate known")
+    session.execute(
+        "do language plpython3u $$\n"
+        "from caliber import messages_marks\n"
+        f"low = messages_marks._marks['{agent}', None].own\n"
+        "plpy.execute(f'insert into known values ({low})')\n$$"
+    )
+    return int(str(scalar(session, "select low from known")))
+
+
+def handle(db: Connection, session: Connection, cast: Cast, messages: int) -> None:
+    for _ in range(messages):
+        send(db, cast.ann, cast.bob)
+        row = one(session, cast.bob)
+        assert scalar(session, ACK, row["message_id"], row["receipt"]) is True
+
+
+def test_the_mark_follows_what_was_processed(db: Connection, connect: Connect, cast: Cast) -> None:
+    session = connect()
+    handle(db, session, cast, 150)
+    assert mark(session, cast.bob) > 100
+
+
+def test_the_mark_stays_below_who_has_not_committed(db: Connection, connect: Connect, cast: Cast) -> None:
+    session, late = connect(), connect(autocommit=False)
+    handle(db, session, cast, 70)
+    early = send(late, cast.ann, cast.bob)
+    handle(db, session, cast, 150)
+    late.commit()
+    assert str(one(session, cast.bob)["message_id"]) == early
+
+
+def test_the_mark_stays_below_what_is_still_open(db: Connection, connect: Connect, cast: Cast) -> None:
+    session = connect()
+    open_message = send(db, cast.ann, cast.bob, ", priority => 'low'")
+    handle(db, session, cast, 150)
+    assert str(one(session, cast.bob)["message_id"]) == open_message
+
+
+def test_what_was_rolled_back_is_there_again(db: Connection, connect: Connect, cast: Cast) -> None:
+    session = connect()
+    handle(db, session, cast, 70)
+    kept = {send(db, cast.ann, cast.bob) for _ in range(5)}
+    session.execute("begin")
+    for row in receive(session, cast.bob):
+        session.execute(ACK, (row["message_id"], row["receipt"]))
+    for _ in range(150):
+        receive(session, cast.bob)
+    session.execute("rollback")
+    assert {str(r["message_id"]) for r in receive(session, cast.bob)} == kept
+
+
+def test_a_snapshot_of_ones_own_teaches_nothing(db: Connection, connect: Connect, cast: Cast) -> None:
+    session = connect()
+    handle(db, session, cast, 70)
+    session.execute("begin isolation level repeatable read")
+    receive(session, cast.bob)
+    message = send(db, cast.ann, cast.bob)
+    for _ in range(150):
+        receive(session, cast.bob)
+    session.execute("commit")
+    for _ in range(70):
+        found = receive(session, cast.bob)
+        if found:
+            break
+    assert str(found[0]["message_id"]) == message
+
+
+def test_the_dead_come_back_above_the_mark(db: Connection, connect: Connect, cast: Cast) -> None:
+    session = connect()
+    message = send(db, cast.ann, cast.bob)
+    one(session, cast.bob)
+    session.execute("select caliber_message_reject(%s, retry => false)", (message,))
+    handle(db, session, cast, 150)
+    db.execute("select caliber_message_requeue(%s)", (message,))
+    assert str(one(session, cast.bob)["message_id"]) == message
+
+
+def test_late_commits_are_never_missed(db: Connection, connect: Connect, cast: Cast) -> None:
+    """Senders that commit in any order and roll back, and a reader that keeps its mark."""
+    sent: list[str] = []
+    got: list[str] = []
+    done = threading.Event()
+
+    def sender(seed: int) -> None:
+        session, luck = connect(autocommit=False), random.Random(seed)
+        for _ in range(120):
+            ids = [send(session, cast.ann, cast.bob) for _ in range(luck.randint(1, 3))]
+            time.sleep(luck.choice((0, 0, 0.001, 0.005)))
+            if luck.random() < 0.1:
+                session.rollback()
+            else:
+                session.commit()
+                sent.extend(ids)
+
+    def reader() -> None:
+        session = connect()
+        while True:
+            finished = done.is_set()
+            rows = receive(session, cast.bob, 2)
+            for row in rows:
+                scalar(session, ACK, row["message_id"], row["receipt"])
+                got.append(str(row["message_id"]))
+            if finished and not rows:
+                return
+
+    senders = [threading.Thread(target=sender, args=(seed,)) for seed in range(6)]
+    readers = [threading.Thread(target=reader) for _ in range(2)]
+    for thread in senders + readers:
+        thread.start()
+    for thread in senders:
+        thread.join()
+    done.set()
+    for thread in readers:
+        thread.join()
+    assert sorted(got) == sorted(sent)
