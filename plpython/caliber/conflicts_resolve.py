@@ -5,56 +5,67 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import callers, checks, conflicts_escalate, errors, memory_rules, token_counts
+from caliber import acting, checks, conflicts_escalate, errors, memory_rules, token_counts
 from caliber.plans import plan
 
 MAX_REASON = 1000
 UNSAID_CONFIDENCE = 0.5
 
-# Who decides: the agent given, else the one whose login is calling; an admin may do so as nobody.
-# own: the trajectory is the agent's, or both artifacts are.
-_LOCK = plan(
-    """
+_FOUND = """
     select
-        c.conflict_id, c.status, c.item_a_type, c.item_a_id, c.item_b_type, c.item_b_id, c.agent_a_id,
-        c.agent_b_id, c.trajectory_id, c.resolving_by, c.escalated_to, c.needs_human,
+        c.conflict_id, c.conflict_type, c.status, c.item_a_type, c.item_a_id, c.item_b_type, c.item_b_id,
+        c.agent_a_id, c.agent_b_id, c.trajectory_id, c.details, c.evidence, c.escalated_to, c.needs_human,
+        c.escalation_level, c.escalated_at is not null as was_escalated,
         t.agent_id as owner_id,
-        a.agent_id, a.name, a.status as agent_status,
+        a.agent_id, a.name,
         @extschema@._caliber_actor() as actor,
-        @extschema@._caliber_is_admin() as is_admin,
-        coalesce(a.login_role = @extschema@._caliber_actor(), false)
-        or @extschema@._caliber_is_admin() as may_act,
-        a.agent_id in (c.agent_a_id, c.agent_b_id, c.escalated_to, t.agent_id)
-        or c.team_id = a.team_id and @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'team'
-        or @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'global' as may_see,
-        c.escalated_to = a.agent_id
-        or @extschema@._caliber_allows(
-            a.memory_access, 'write', 'artifact',
-            case
-                when t.agent_id = a.agent_id or (c.agent_a_id = a.agent_id and c.agent_b_id = a.agent_id)
-                    then 'own'
-                when c.team_id = a.team_id then 'team'
-                else 'other'
-            end,
-            pg_catalog.jsonb_build_object(
-                'artifact_type',
-                case c.conflict_type when 'contradicting_fact' then 'fact' else 'design_decision' end
+        case c.conflict_type
+            when 'concurrent_write' then a.agent_id in (c.agent_a_id, c.agent_b_id, g.owner_agent_id)
+            when 'resource_contention' then
+                c.team_id is not null and a.agent_id in (c.agent_a_id, c.agent_b_id)
+            else
+                a.agent_id in (c.agent_a_id, c.agent_b_id, t.agent_id)
+                or c.team_id = a.team_id
+                and @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'team'
+                or @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'global'
+        end as may_see,
+        a.agent_id in (c.agent_a_id, c.agent_b_id) as is_party,
+        case c.conflict_type
+            when 'concurrent_write' then g.owner_agent_id = a.agent_id
+            when 'resource_contention' then c.agent_a_id = a.agent_id
+            else @extschema@._caliber_allows(
+                a.memory_access, 'write', 'artifact',
+                case
+                    when t.agent_id = a.agent_id or (c.agent_a_id = a.agent_id and c.agent_b_id = a.agent_id)
+                        then 'own'
+                    when c.team_id = a.team_id then 'team'
+                    else 'other'
+                end,
+                pg_catalog.jsonb_build_object(
+                    'artifact_type',
+                    case c.conflict_type when 'contradicting_fact' then 'fact' else 'design_decision' end
+                )
             )
-        ) as may_write,
+        end as may_write,
         c.resolving_by is not null and c.resolving_by is distinct from a.agent_id and exists (
             select from @extschema@.caliber_agent as h
             where h.agent_id = c.resolving_by and h.terminated_at is null
         ) as taken,
+        not exists (
+            select from @extschema@.caliber_agent as h
+            where h.agent_id = c.escalated_to and h.terminated_at is null
+        ) as above_is_gone,
         @extschema@._caliber_config_value('conflict_confidence_margin')::float8 as margin
     from @extschema@.caliber_conflict as c
     left join @extschema@.caliber_trajectory as t on c.trajectory_id = t.trajectory_id
-    left join @extschema@.caliber_agent as a on a.agent_id = coalesce($2, @extschema@._caliber_my_agent())
+    left join @extschema@.caliber_region as g
+        on c.conflict_type = 'concurrent_write' and c.item_a_id = g.region_id
+    left join @extschema@.caliber_agent as a on a.agent_id = $2
     where c.conflict_id = $1
-    for update of c
-    """,
-    "uuid",
-    "uuid",
-)
+"""
+# Who may not decide it learns so from this, and makes nobody wait.
+_LOOK = plan(_FOUND, "uuid", "uuid")
+_LOCK = plan(_FOUND + "for update of c", "uuid", "uuid")
 
 _CLAIM = plan(
     """
@@ -154,7 +165,7 @@ _RESOLVED = plan(
             winner = $3,
             merged_result_id = $4,
             reason = $5,
-            resolved_by = coalesce($6::text, 'automatic'),
+            resolved_by = coalesce($6::text, @extschema@._caliber_actor()::text),
             resolved_at = pg_catalog.clock_timestamp(),
             resolving_by = null,
             needs_human = false
@@ -183,15 +194,18 @@ _RESOLVED = plan(
 class Decision:
     """What a strategy comes to: one of the items, both merged, neither, or not to be decided here."""
 
-    __slots__ = ("escalate", "reason", "winner")
+    __slots__ = ("escalate", "merged_id", "reason", "winner")
 
     def __init__(self, winner: str | None, reason: str, escalate: bool = False) -> None:
         self.winner = winner
         self.reason = reason
         self.escalate = escalate
+        self.merged_id: str | None = None
 
 
 class Merged:
+    """What whoever decides wants both to be merged into."""
+
     __slots__ = ("content", "embedding", "model")
 
     def __init__(self, content: str | None, embedding: str | None, model: str | None) -> None:
@@ -203,8 +217,7 @@ class Merged:
 def claim(conflict_id: str | None, agent_id: str | None, incarnation: int | None) -> bool:
     checks.required("conflict_id", conflict_id)
     checks.required("agent_id", agent_id)
-    memory_rules.fence(agent_id, incarnation)
-    conflict = _locked(str(conflict_id), agent_id)
+    conflict = _locked(str(conflict_id), "claim", agent_id, incarnation)
     if conflict["status"] == "resolved" or conflict["taken"]:
         return False
     _CLAIM.rows(conflict_id, agent_id)
@@ -229,52 +242,78 @@ def resolve(
     if merged_content is not None:
         memory_rules.content("merged_content", merged_content)
     memory_rules.embedding(merged_embedding, merged_embedding_model)
-    memory_rules.fence(agent_id, incarnation)
-    conflict = _locked(str(conflict_id), agent_id)
+    conflict = _locked(str(conflict_id), str(strategy), agent_id, incarnation)
     if conflict["status"] == "resolved" or (conflict["taken"] and conflict["agent_id"] is not None):
         return []
-    items = {row["artifact_id"]: row for row in _ITEMS.rows(conflict["item_a_id"], conflict["item_b_id"])}
-    a, b = items.get(conflict["item_a_id"]), items.get(conflict["item_b_id"])
-    decision = _decide(str(strategy), a, b, conflict["margin"])
-    said = f"{reason}: {decision.reason}" if reason else decision.reason
-    if decision.escalate or a is None or b is None:
-        return conflicts_escalate.escalate(conflict, said)
     merged = Merged(merged_content, merged_embedding, merged_embedding_model)
-    merged_id = _apply(str(strategy), decision, conflict, a, b, merged)
-    winner = "merged" if merged_id else decision.winner
-    return list(_RESOLVED.rows(conflict_id, strategy, winner, merged_id, said, conflict["agent_id"]))
+    decision = _settle(conflict, str(strategy), merged)
+    said = f"{reason}: {decision.reason}" if reason else decision.reason
+    if decision.escalate:
+        return conflicts_escalate.escalate(conflict, said)
+    winner = "merged" if decision.merged_id else decision.winner
+    return list(_RESOLVED.rows(conflict_id, strategy, winner, decision.merged_id, said, conflict["agent_id"]))
 
 
-def _locked(conflict_id: str, agent_id: str | None) -> dict[str, Any]:
+def _locked(conflict_id: str, strategy: str, agent_id: str | None, incarnation: int | None) -> dict[str, Any]:
     """The conflict, locked, if the caller may decide it."""
-    conflict = _LOCK.one(conflict_id, agent_id)
+    if agent_id is None:
+        agent_id = acting.own_agent_or_admin("decide a conflict as nobody")
+    if agent_id is not None:
+        acting.agent(agent_id, incarnation)
+    _refuse(_LOOK.one(conflict_id, agent_id), conflict_id, strategy)
+    # Meanwhile another may have passed it up.
+    return _refuse(_LOCK.one(conflict_id, agent_id), conflict_id, strategy)
+
+
+def _refuse(conflict: dict[str, Any] | None, conflict_id: str, strategy: str) -> dict[str, Any]:
     if conflict is None:
         memory_rules.missing("conflict", conflict_id)
-    if conflict["agent_id"] is None:
-        if agent_id is not None or not conflict["is_admin"]:
-            callers.refuse_agent(str(agent_id))
+    if conflict["agent_id"] is None:  # an admin
         return conflict
-    if not conflict["may_act"]:
-        callers.not_yours(str(conflict["agent_id"]), conflict["actor"])
-    callers.refuse_ended({**conflict, "status": conflict["agent_status"]}, None)
-    if not conflict["may_see"]:
+    above = conflict["escalated_to"] == conflict["agent_id"]
+    if not (conflict["may_see"] or above):
         memory_rules.missing("conflict", conflict_id)
-    if not conflict["may_write"]:
+    if conflict["was_escalated"]:
+        allowed = above or (strategy == "escalate" and conflict["above_is_gone"])
+    else:
+        allowed = conflict["may_write"] or (strategy == "escalate" and conflict["is_party"])
+    if not (allowed or conflict["status"] == "resolved"):
         errors.fail(
             errors.NOT_PERMITTED,
             "the agent may not decide this conflict",
-            detail=f"{conflict['name']} may not write artifacts of trajectory {conflict['trajectory_id']}.",
-            hint="The trajectory's agent may, who has memory_access.write to its artifacts, "
-            "and whom it was escalated to.",
+            detail=f"{conflict['name']} may not decide conflict {conflict_id}"
+            + (", which was escalated." if conflict["was_escalated"] else "."),
+            hint="Who has the trajectory, may write its artifacts or owns the region may; once it was "
+            "escalated, the agent it was escalated to and admins.",
         )
     return conflict
 
 
-def _decide(strategy: str, a: dict[str, Any] | None, b: dict[str, Any] | None, margin: float) -> Decision:
+def _settle(conflict: dict[str, Any], strategy: str, merged: Merged) -> Decision:
     if strategy == "escalate":
         return Decision(None, "requires the decision of a supervisor or a person", escalate=True)
+    if conflict["item_a_type"] == "artifact":
+        return _artifacts(conflict, strategy, merged)
+    # Rare, and they need more modules.
+    from caliber import conflicts_others
+
+    if conflict["conflict_type"] == "concurrent_write":
+        return conflicts_others.region_write(conflict, strategy, merged.content)
+    return conflicts_others.contention(conflict, strategy)
+
+
+def _artifacts(conflict: dict[str, Any], strategy: str, merged: Merged) -> Decision:
+    items = {row["artifact_id"]: row for row in _ITEMS.rows(conflict["item_a_id"], conflict["item_b_id"])}
+    a, b = items.get(conflict["item_a_id"]), items.get(conflict["item_b_id"])
+    decision = _decide(strategy, a, b, conflict["margin"])
+    if a is not None and b is not None and not decision.escalate:
+        decision.merged_id = _apply(strategy, decision, conflict, a, b, merged)
+    return decision
+
+
+def _decide(strategy: str, a: dict[str, Any] | None, b: dict[str, Any] | None, margin: float) -> Decision:
     if a is None or b is None:
-        return Decision(None, "an item is gone or is no artifact", escalate=True)
+        return Decision(None, "an item is gone", escalate=True)
     overtaken = [row for row in (a, b) if row["status"] == "superseded"]
     if len(overtaken) == 2:
         return Decision(None, "both were superseded already")

@@ -191,7 +191,7 @@ def _word(text: Text, shown: str, word: str, place: int, before: str) -> None:
 
 
 _STATES = words.words("is are was were be been not now currently still always stay stays set")
-_AFTER_STATE = frozenset(["", *"by in for and or but when while only again since unless".split()])
+_AFTER_STATE = words.words("by in for and or but when while only again since unless") | {""}
 _NOT_LACKING = words.words("wireless serverless regardless nonetheless nevertheless")
 _AUXILIARY = words.words("is are was were be has have had do does did can may must will would shall should")
 # In both lists, opposites and words to leave out: they count as opposites only where a verb.

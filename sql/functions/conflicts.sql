@@ -1,16 +1,14 @@
 -- Conflicts: detecting, deciding, listing. The contract is in schema/conflicts.sql.
 
-create function @extschema@._caliber_conflict_add(
-    conflict_type @extschema@.caliber_conflict_type,
-    item_type text,
-    item_one uuid,
-    item_two uuid,
-    agent_one uuid default null,
-    agent_two uuid default null,
-    trajectory_id uuid default null,
-    team_id uuid default null,
-    evidence text default null,
-    details jsonb default '{}'
+create function @extschema@._caliber_conflict_of_write(
+    conflict_id uuid,
+    region_id uuid,
+    stood_agent_id uuid,
+    came_agent_id uuid,
+    policy @extschema@.caliber_conflict_resolution,
+    outcome @extschema@.caliber_region_outcome,
+    team_id uuid,
+    details jsonb
 )
 returns uuid
 language sql
@@ -18,22 +16,98 @@ volatile
 set search_path = pg_catalog, pg_temp
 begin atomic
     insert into @extschema@.caliber_conflict as c (
-        conflict_type, item_a_type, item_a_id, item_b_type, item_b_id, agent_a_id, agent_b_id,
-        trajectory_id, team_id, evidence, details
+        conflict_id, conflict_type, status, item_a_type, item_a_id, item_b_type, item_b_id,
+        agent_a_id, agent_b_id, team_id, evidence, details, strategy, winner, reason, resolved_by, resolved_at
     )
-    values (
-        $1, $2, least($3, $4), $2, greatest($3, $4),
-        case when $3 < $4 then $5 else $6 end, case when $3 < $4 then $6 else $5 end,
-        $7, $8, pg_catalog.left($9, 2000), $10
-    )
-    on conflict on constraint caliber_conflict_pair_key do nothing
+    select
+        $1, 'concurrent_write', case when d.strategy is null then 'detected' else 'resolved' end
+        ::@extschema@.caliber_conflict_status,
+        'region', $2, 'region_write', $1, $3, $4, $7,
+        'a write that had seen version ' || ($8 ->> 'seen_version') || ' found version '
+        || ($8 ->> 'found_version'),
+        $8, d.strategy::@extschema@.caliber_resolution_strategy, d.winner,
+        case when d.strategy is not null then 'the policy of the region is ' || $5 end,
+        case when d.strategy is not null then 'automatic' end,
+        case when d.strategy is not null then pg_catalog.clock_timestamp() end
+    from (
+        select
+            case $6
+                when 'written' then 'last_write_wins'
+                when 'merged' then 'merge'
+                when 'rejected' then 'first_write_wins'
+            end as strategy,
+            case $6 when 'written' then 'b' when 'merged' then 'merged' when 'rejected' then 'a' end as winner
+    ) as d
     returning c.conflict_id;
 end;
 
-comment on function @extschema@._caliber_conflict_add(
-    @extschema@.caliber_conflict_type, text, uuid, uuid, uuid, uuid, uuid, uuid, text, jsonb
+comment on function @extschema@._caliber_conflict_of_write(
+    uuid, uuid, uuid, uuid, @extschema@.caliber_conflict_resolution, @extschema@.caliber_region_outcome,
+    uuid, jsonb
 ) is
-'Records a conflict that another subsystem has seen between two items; null when the pair is known.';
+'Records a write to a region against an old version; decided by its policy, or open where the write was put aside.';
+
+create function @extschema@._caliber_conflict_of_lease(
+    lock_ids uuid[],
+    waiting_agent_id uuid,
+    mode @extschema@.caliber_lock_mode
+)
+returns bigint
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+begin atomic
+    with lease as (
+        select r.lock_id, r.resource_type, r.resource_id, r.holder_agent_id
+        from @extschema@.caliber_resource as r
+        where r.lock_id = any($1)
+        union all
+        select s.lock_id, s.resource_type, s.resource_id, s.holder_agent_id
+        from @extschema@.caliber_lock_shared as s
+        where s.lock_id = any($1)
+    ),
+
+    kept as (
+        insert into @extschema@.caliber_conflict as c (
+            conflict_type, item_a_type, item_a_id, item_b_type, item_b_id, agent_a_id, agent_b_id,
+            team_id, evidence, details
+        )
+        select distinct on (l.resource_type, l.resource_id, l.holder_agent_id)
+            'resource_contention', 'resource',
+            -- An id for the resource in the hands of this holder.
+            pg_catalog.encode(
+                pg_catalog.substr(
+                    pg_catalog.sha256(pg_catalog.convert_to(
+                        l.resource_type || ':' || l.resource_id || ':' || l.holder_agent_id, 'UTF8'
+                    )),
+                    1, 16
+                ),
+                'hex'
+            )::uuid,
+            'agent', $2, l.holder_agent_id, $2,
+            -- Of one team, or nobody's but the admins'.
+            case when h.team_id = w.team_id then h.team_id end,
+            'an agent waited in vain for ' || l.resource_type || ' ' || l.resource_id,
+            pg_catalog.jsonb_build_object(
+                'resource_type', l.resource_type, 'resource_id', l.resource_id, 'lock_id', l.lock_id,
+                'mode', $3, 'times', 1
+            )
+        from lease as l
+        inner join @extschema@.caliber_agent as h on l.holder_agent_id = h.agent_id
+        inner join @extschema@.caliber_agent as w on w.agent_id = $2
+        order by l.resource_type asc, l.resource_id asc, l.holder_agent_id asc, l.lock_id asc
+        on conflict on constraint caliber_conflict_pair_key do update
+        set details = excluded.details || pg_catalog.jsonb_build_object(
+            'times', (c.details ->> 'times')::bigint + 1, 'last_at', pg_catalog.clock_timestamp()
+        )
+        returning c.conflict_id
+    )
+
+    select pg_catalog.count(*) from kept as k;
+end;
+
+comment on function @extschema@._caliber_conflict_of_lease(uuid[], uuid, @extschema@.caliber_lock_mode) is
+'Records that an agent waited for these leases in vain: a row for each resource, holder and waiting agent, with how often.';
 
 -- Statements in PL/Python run with a pinned search_path and cannot name what pgvector has.
 create function @extschema@._caliber_vector_bytes(value vector)
@@ -181,6 +255,7 @@ select
     c.resolved_at,
     c.escalated_at,
     c.escalation_level,
+    c.escalation_message_id,
     c.merged_result_id,
     c.item_a_type,
     c.item_a_id,
@@ -218,7 +293,13 @@ begin atomic
     select v.*
     from @extschema@.caliber_conflicts as v
     where ($1 is null or v.trajectory_id = $1)
-        and case when $2 is null then v.status <> 'resolved' else v.status = $2 end
+        and case
+            when $2 is not null then v.status = $2
+            else
+                v.status <> 'resolved'
+                and v.status_a is distinct from 'superseded'
+                and v.status_b is distinct from 'superseded'
+        end
         and ($3 is null or v.conflict_type = $3)
         and ($4 is null or v.verdict = $4)
         and ($5 is null or v.item_a_id = $5 or v.item_b_id = $5)
@@ -235,7 +316,7 @@ comment on function @extschema@.caliber_conflict_list(
     uuid, @extschema@.caliber_conflict_status, @extschema@.caliber_conflict_type,
     @extschema@.caliber_conflict_verdict, uuid, integer
 ) is
-'Conflicts as caliber_conflicts shows them, contradictions first; without a status, those that are not resolved.';
+'Conflicts as caliber_conflicts shows them, contradictions first; without a status, those still to be decided: not resolved, and neither side superseded meanwhile.';
 
 grant select on
     @extschema@.caliber_conflict,

@@ -14,7 +14,14 @@
 -- A conflict is decided on its locked row, by one; whoever comes second finds it resolved. Locks are
 -- taken from the conflict to its artifacts, and these in the order of their ids.
 --
--- Other subsystems record conflicts they see, of writes and of locks, through _caliber_conflict_add.
+-- What other subsystems see, they record here themselves: regions a write against an old version, as
+-- concurrent_write, under the id it has there, open only where it was put aside; locks an agent that
+-- waited for a lease in vain, as resource_contention, a row for each resource, holder and
+-- waiting agent, with how often.
+-- A is then the region, or the resource and who had it; b is the write, or the agent that waited.
+--
+-- What cannot be decided where it is goes up: to whom the agent reports, as a message, from there to the
+-- next, and in the end to a person (needs_human). Once it has gone up, those below leave it alone.
 
 create type @extschema@.caliber_conflict_type as enum (
     'concurrent_write', 'contradicting_fact', 'incompatible_decision', 'resource_contention', 'goal_conflict'
@@ -63,11 +70,13 @@ create table @extschema@.caliber_conflict (
     escalated_to uuid,
     escalated_at timestamptz,
     escalation_level integer not null default 0,
+    escalation_message_id uuid,
     needs_human boolean not null default false,
     details jsonb not null default '{}',
     constraint caliber_conflict_pkey primary key (conflict_id),
     constraint caliber_conflict_pair_key unique (conflict_type, item_a_id, item_b_id),
-    constraint caliber_conflict_pair_ordered check (item_a_id < item_b_id),
+    -- Of things of one kind, the pair has one order.
+    constraint caliber_conflict_pair_ordered check (item_a_type <> item_b_type or item_a_id < item_b_id),
     constraint caliber_conflict_winner_known check (winner in ('a', 'b', 'merged')),
     constraint caliber_conflict_resolved_has_time check ((status = 'resolved') = (resolved_at is not null)),
     constraint caliber_conflict_escalated_has_time check (
@@ -101,10 +110,10 @@ comment on column @extschema@.caliber_conflict.similarity is 'Cosine similarity 
 comment on column @extschema@.caliber_conflict.contradiction_score is 'How much the texts contradict each other, 0 to 1.';
 comment on column @extschema@.caliber_conflict.evidence is 'What the score rests on, in words.';
 comment on column @extschema@.caliber_conflict.item_a_type is 'What kind of thing a is, such as artifact.';
-comment on column @extschema@.caliber_conflict.item_a_id is 'The item with the lower id: of artifacts, the older.';
+comment on column @extschema@.caliber_conflict.item_a_id is 'The item with the lower id, of artifacts the older; the region; the resource.';
 comment on column @extschema@.caliber_conflict.item_b_type is 'What kind of thing b is.';
-comment on column @extschema@.caliber_conflict.item_b_id is 'The other item.';
-comment on column @extschema@.caliber_conflict.agent_a_id is 'The agent a comes from.';
+comment on column @extschema@.caliber_conflict.item_b_id is 'The other item; the write to the region; the agent that waited.';
+comment on column @extschema@.caliber_conflict.agent_a_id is 'The agent a comes from; who wrote what stood, who had the lease.';
 comment on column @extschema@.caliber_conflict.agent_b_id is 'The agent b comes from.';
 comment on column @extschema@.caliber_conflict.hash_a is 'SHA-256 of what a says.';
 comment on column @extschema@.caliber_conflict.hash_b is 'SHA-256 of what b says.';
@@ -116,11 +125,12 @@ comment on column @extschema@.caliber_conflict.strategy is 'How it was decided; 
 comment on column @extschema@.caliber_conflict.winner is 'What holds now: a, b or merged; null for neither.';
 comment on column @extschema@.caliber_conflict.merged_result_id is 'The artifact that took the place of both.';
 comment on column @extschema@.caliber_conflict.reason is 'Why so, in words.';
-comment on column @extschema@.caliber_conflict.resolved_by is 'Who decided: an agent''s id, or automatic.';
+comment on column @extschema@.caliber_conflict.resolved_by is 'Who decided: an agent''s id, the role of an admin, or automatic.';
 comment on column @extschema@.caliber_conflict.resolved_at is 'When it was decided.';
 comment on column @extschema@.caliber_conflict.escalated_to is 'The agent it was passed up to last.';
 comment on column @extschema@.caliber_conflict.escalated_at is 'When it was last passed up.';
 comment on column @extschema@.caliber_conflict.escalation_level is 'How often it was passed up.';
+comment on column @extschema@.caliber_conflict.escalation_message_id is 'The message that told it; null where none could be sent.';
 comment on column @extschema@.caliber_conflict.needs_human is 'Nobody is above whoever passed it up: a person has to decide.';
 comment on column @extschema@.caliber_conflict.details is 'What whoever recorded it added.';
 
@@ -168,18 +178,33 @@ comment on column @extschema@.caliber_conflict_compared.artifact_id is 'The arti
 comment on column @extschema@.caliber_conflict_compared.dimensions is 'Of its embedding; 0 when that is all zeros.';
 
 alter table @extschema@.caliber_conflict enable row level security;
+-- A region's conflicts are for those who see the region. Agents of two teams are not told of each other.
 create policy caliber_conflict_read on @extschema@.caliber_conflict for select
 using (
-    (select @extschema@._caliber_reads_all('artifact'))
-    or team_id = (select @extschema@._caliber_reads_team('artifact'))
-    or agent_a_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-    or agent_b_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+    (select @extschema@._caliber_sees_all())
     or escalated_to = any((select @extschema@._caliber_readable_agents())::uuid[])
-    or exists (
-        select from @extschema@.caliber_trajectory as t
-        where t.trajectory_id = caliber_conflict.trajectory_id
-            and t.agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-    )
+    or case conflict_type
+        when 'concurrent_write' then exists (
+            select from @extschema@.caliber_region as r
+            where r.region_id = caliber_conflict.item_a_id
+        )
+        when 'resource_contention' then
+            team_id is not null
+            and (
+                agent_a_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+                or agent_b_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            )
+        else
+            (select @extschema@._caliber_reads_all('artifact'))
+            or team_id = (select @extschema@._caliber_reads_team('artifact'))
+            or agent_a_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            or agent_b_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            or exists (
+                select from @extschema@.caliber_trajectory as t
+                where t.trajectory_id = caliber_conflict.trajectory_id
+                    and t.agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            )
+    end
 );
 
 alter table @extschema@.caliber_conflict_scan enable row level security;
