@@ -84,7 +84,7 @@ psql: ## Open psql in the demo database of the running cluster
 
 test: server-ready ## Run every test; ARGS="-k agents" for some
 	@$(MACHINE)/setup.sh tools
-	@$(MACHINE)/cluster.sh with .venv/bin/pytest tests $(ARGS)
+	@$(MACHINE)/cluster.sh with .venv/bin/pytest $(ARGS)
 
 TYPED := plpython/caliber extension/build.py \
 	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
@@ -94,7 +94,7 @@ lint: ## Check style and types of Python, SQL and shell
 	@$(MACHINE)/setup.sh tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@MYPYPATH=plpython:extension:tests:tests/harness:docs:bench .venv/bin/mypy --strict $(TYPED)
+	@MYPYPATH=plpython:extension:tests:docs:bench .venv/bin/mypy --strict $(TYPED)
 	@.venv/bin/sqlfluff lint sql
 	@shellcheck -x $(SHELL_SCRIPTS)
 

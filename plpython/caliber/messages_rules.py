@@ -23,7 +23,6 @@ _AGENT = plan(
     """
     select
         a.agent_id, a.team_id, a.agent_type, a.name, a.status, b.incarnation,
-        @extschema@._caliber_actor() as actor,
         @extschema@._caliber_is_admin() as is_admin,
         coalesce(a.login_role = @extschema@._caliber_actor(), false)
         or @extschema@._caliber_is_admin() as may_act
@@ -127,10 +126,9 @@ def acting(agent_id: str | None, incarnation: int | None) -> dict[str, Any]:
     """The agent that the caller may act for and that has not ended."""
     checks.required("agent_id", agent_id)
     agent = _AGENT.one(agent_id)
-    if agent is None:
+    if agent is None or not agent["may_act"]:
+        # By one way, so that nothing tells an agent that exists from one that does not.
         callers.refuse_agent(str(agent_id))
-    if not agent["may_act"]:
-        callers.not_yours(str(agent_id), agent["actor"])
     callers.refuse_ended(agent, incarnation)
     return agent
 

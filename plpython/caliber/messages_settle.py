@@ -286,6 +286,8 @@ def _refused(
 ) -> dict[str, Any]:
     """The delivery that was meant, or why the caller has nothing to say about it."""
     checks.required("message_id", message_id)
+    if agent_id is not None:
+        messages_rules.acting(agent_id, None)
     rows = list(_WHY.rows(message_id))
     if not rows:
         _unknown(str(message_id))

@@ -17,7 +17,6 @@ _READER = """
     select
         a.agent_id, a.name, a.status, a.team_id, a.memory_access,
         given.agent_id is null and @extschema@._caliber_sees_all() as sees_all,
-        @extschema@._caliber_actor() as actor,
         coalesce(a.login_role = @extschema@._caliber_actor(), false)
         or @extschema@._caliber_is_admin() as may_act,
         array(
@@ -115,10 +114,9 @@ def reader_of(trajectory_id: str, agent_id: str | None) -> tuple[Reader, str, st
 
 
 def _agent(row: dict[str, Any], agent_id: str | None) -> Reader:
-    if row["agent_id"] is None:
+    if row["agent_id"] is None or not row["may_act"]:
+        # By one way, so that nothing tells an agent that exists from one that does not.
         callers.refuse_agent(str(agent_id))
-    if not row["may_act"]:
-        callers.not_yours(str(row["agent_id"]), row["actor"])
     callers.refuse_ended(row, None)
     return Reader(row)
 

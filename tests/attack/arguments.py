@@ -23,6 +23,15 @@ SEEDS: tuple[str, ...] = (
     "select caliber_token_request('{agent_id}', 'test_run', '{word}')",
     "select caliber_token_request(agent_id, 'test_run', '{word}')"
     " from caliber_agent where name = '{word}-child'",
+    "select caliber_channel_join('{agent_id}', 'collab:{word}')",
+    "select caliber_message_send('{agent_id}', '{agent_id}', null, 'nudge', '{{\"about\": \"{word}\"}}')",
+    "select caliber_message_arm('{agent_id}')",
+    "insert into caliber_queue_mark (queue_id, low) values ('{agent_id}', 0)",
+    "insert into caliber_queue_waiter (queue_id, armed) values ('{agent_id}', true)",
+    "select caliber_lock_acquire('{agent_id}', 'file', '{word}.py', 'shared', timeout_ms => 3600000)",
+    "select put.* from caliber_region_create('{agent_id}', 'shared', '{word}', conflict_resolution => 'manual')"
+    " as region_id, generate_series(1, 2), lateral caliber_region_put('{agent_id}', region_id, '{word}',"
+    " to_jsonb(clock_timestamp()), expected_version => 0) as put",
 )
 
 # What an argument of this name is, where any value of its type would not do.
@@ -33,6 +42,7 @@ VALUES: dict[str, str] = {
     "memory_type": "artifact",
     "query": "{word}",
     "team": "{team}",
+    "message_type": "nudge",
 }
 
 # The same for one function's argument.
@@ -41,10 +51,14 @@ VALUES_OF: dict[tuple[str, str], str] = {
     ("caliber_config_set", "key"): "event_level",
     ("caliber_config_set", "value"): "debug",
     ("caliber_config_reset", "key"): "event_level",
+    ("caliber_message_wait", "timeout_ms"): "1",
 }
 
+# What is required and null all the same: a message goes to an agent or to a type of agents.
+NULLS: set[tuple[str, str]] = {("caliber_message_send", "to_agent_type")}
+
 # Arguments that may be left out, but not by every call.
-NEEDED: set[tuple[str, str]] = {("caliber_search", "query")}
+NEEDED: set[tuple[str, str]] = {("caliber_search", "query"), ("caliber_message_wait", "timeout_ms")}
 
 # Ids under another name than the column that holds them; the last such thing, as the first may be
 # what the call is about.
@@ -96,7 +110,9 @@ def everything(function: Function) -> list[Argument]:
     return [a for a in function.arguments if a in required(function) or a.name == "agent_id"]
 
 
-def value(world: World, function: Function, argument: Argument, whose: Agent) -> str:
+def value(world: World, function: Function, argument: Argument, whose: Agent) -> str | None:
+    if (function.name, argument.name) in NULLS:
+        return None
     known = VALUES_OF.get((function.name, argument.name)) or VALUES.get(argument.name)
     if argument.is_agent:
         return whose.agent_id
@@ -105,7 +121,8 @@ def value(world: World, function: Function, argument: Argument, whose: Agent) ->
     if argument.type == "uuid[]":
         return "{" + thing(world, argument.name.removesuffix("s"), whose) + "}"
     if argument.type.endswith("[]"):
-        return "{}" if argument.optional else "{" + whose.word + "}"
+        element = BY_TYPE.get(argument.type.removesuffix("[]"), "{word}")
+        return "{}" if argument.optional else "{" + element.format(word=whose.word) + "}"
     if known is None and argument.type.startswith("caliber_"):
         row = row_of(world, argument.type, whose)
         if row is not None:

@@ -23,12 +23,16 @@ NOT_THE_ACTOR: dict[tuple[str, str], str] = {
     ("caliber_grant_access", "grantee_agent_id"): "only the target's rights count, and they are missing",
     ("caliber_revoke_access", "target_agent_id"): "nothing of the caller's is there to be revoked",
     ("caliber_revoke_access", "grantee_agent_id"): "nothing of the caller's is there to be revoked",
+    ("caliber_region_grant", "agent_id"): "the caller shares a region of its own with whom it likes",
+    ("caliber_region_revoke", "agent_id"): "the caller takes that back",
+    ("caliber_message_send", "to_agent_id"): "a message goes to agents of the caller's own team",
 }
 
 # What an agent may say of itself, whoever the thing belongs to that it names.
 OF_ITSELF: dict[str, str] = {
     "caliber_agent_assign_trajectory": "that it works on a trajectory; this opens nothing to it",
     "caliber_checkpoint_save": "where it stands; the checkpoint is its own",
+    "caliber_lock_acquire": "that it has the lease of a name; a lease opens nothing to its holder",
     "caliber_event_record": "that something happened; the event is its own and marked as reported",
 }
 
@@ -76,8 +80,9 @@ def test_by_argument(world: World, about: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_by_arguments_that_do_not_act(world: World) -> None:
+def test_by_arguments_that_do_not_act(own_world: World) -> None:
     """Naming the victim as the target of something: refused, or nothing comes of it."""
+    world = own_world
     wrong = []
     for function in world.functions:
         for argument in function.agents:

@@ -228,7 +228,7 @@ ADMIN = """
     create or replace function public._caliber_is_admin() returns boolean language sql stable parallel safe
     return {};
 """
-IS_ADMIN = "pg_catalog.pg_has_role(public._caliber_actor(), 'caliber_admin', 'member')"
+IS_ADMIN = "pg_catalog.pg_has_role(public._caliber_actor(), 'caliber_admin', 'usage')"
 
 
 def test_a_caller_taken_from_a_setting(base: World) -> None:

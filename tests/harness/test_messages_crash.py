@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from messages_crash import Cluster, Run
+from harness.messages_crash import Cluster, Run
 
 SENDS = int(os.environ.get("CALIBER_CRASH_SENDS", "400"))
 KILLS = int(os.environ.get("CALIBER_CRASH_KILLS", "1"))
