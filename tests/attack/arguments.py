@@ -29,9 +29,18 @@ SEEDS: tuple[str, ...] = (
     "insert into caliber_queue_mark (queue_id, low) values ('{agent_id}', 0)",
     "insert into caliber_queue_waiter (queue_id, armed) values ('{agent_id}', true)",
     "select caliber_lock_acquire('{agent_id}', 'file', '{word}.py', 'shared', timeout_ms => 3600000)",
-    "select put.* from caliber_region_create('{agent_id}', 'shared', '{word}', conflict_resolution => 'manual')"
-    " as region_id, generate_series(1, 2), lateral caliber_region_put('{agent_id}', region_id, '{word}',"
+    "select put.* from caliber_region_create('{agent_id}', 'private', '{word}',"
+    " conflict_resolution => 'manual') as region_id, generate_series(1, 2),"
+    " lateral caliber_region_put('{agent_id}', region_id, '{word}',"
     " to_jsonb(clock_timestamp()), expected_version => 0) as put",
+    "insert into caliber_region_member (region_id, agent_id, access, granted_by)"
+    " select region_id, '{agent_id}', 'read', '{word}' from caliber_region"
+    " where owner_agent_id = '{agent_id}'",
+    "select caliber_trajectory_start('{word}', '{agent_id}')",
+    "select caliber_artifact_create(s.scope_id, null, 'fact', '{word} is ' || n, embedding => '[1,2,3]')"
+    " from caliber_scope as s, generate_series(3, 4) as n where s.agent_id = '{agent_id}'",
+    "select d.* from caliber_trajectory as t, lateral caliber_detect_conflicts(t.trajectory_id) as d"
+    " where t.agent_id = '{agent_id}'",
 )
 
 # What an argument of this name is, where any value of its type would not do.
