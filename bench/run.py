@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import conflicts_rows as conflicts
 import measure_memory
 import messages_rows as messages
 import psycopg
@@ -435,14 +436,35 @@ def own(session: psycopg.Connection[tuple[object, ...]], query: str, agent: obje
     assert len(rows) >= 100, "the agent does not see its own"
 
 
+# --- conflicts ---
+
+
+def conflict_rows(options: Options) -> Iterator[Row]:
+    def open_session() -> psycopg.Connection[tuple[object, ...]]:
+        return connect(DATABASE)
+
+    with scratch(DATABASE):
+        figures = [
+            conflicts.quality(open_session),
+            conflicts.all_pairs(open_session, options.rounds),
+            conflicts.memory(open_session),
+            conflicts.checks(open_session, options.vectors, max(10, options.calls // 20)),
+        ]
+        for part in figures:
+            for what, ours, against, ratio, bars in part:
+                yield Row(what, ours, against, ratio, **bars)
+
+
 # --- the report ---
 
 
 def measure(options: Options, only: str | None) -> Iterator[Row]:
-    if only != "messages":
+    if only in (None, "foundation"):
         yield from foundation_rows(options)
-    if only != "foundation":
+    if only in (None, "messages"):
         yield from message_rows(options)
+    if only in (None, "conflicts"):
+        yield from conflict_rows(options)
 
 
 def foundation_rows(options: Options) -> Iterator[Row]:
@@ -477,7 +499,9 @@ def machine() -> str:
 
 
 def report(rows: list[Row], options: Options) -> str:
-    method = (METHOD + messages.METHOD).format(clients=CLIENTS, **vars(options))
+    method = (METHOD + messages.METHOD + conflicts.METHOD).format(
+        clients=CLIENTS, dimensions=conflicts.DIMENSIONS, checked=conflicts.CHECKED, **vars(options)
+    )
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return (
         "# Speed\n\nMade by `make bench`; ratios count, bare figures are this machine's.\n\n"
@@ -488,7 +512,7 @@ def report(rows: list[Row], options: Options) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it works; not saved")
-    parser.add_argument("--only", choices=("foundation", "messages"), help="a part; not saved")
+    parser.add_argument("--only", choices=("foundation", "messages", "conflicts"), help="a part; not saved")
     arguments = parser.parse_args()
     quick: bool = arguments.quick or arguments.only is not None
     options = QUICK if arguments.quick else FULL

@@ -302,3 +302,21 @@ select context_id as context from caliber_context_assemble(:'trajectory', 200)
 \gset
 select content from caliber_context where context_id = :'context';
 select section, decision, reason, items, token_count from caliber_context_trace where context_id = :'context';
+
+-- === 17. Conflicts ===
+-- Before a fact is written, one can ask what it would contradict; nothing is kept by that.
+select verdict, round(similarity::numeric, 2) as similarity, evidence, known_content
+from caliber_check_fact(:'trajectory', 'Uploads are never retried.', '[0.8, 0.3, 0]');
+select caliber_artifact_create(:'scope', null, 'fact', 'Uploads are never retried.',
+    embedding => '[0.8, 0.3, 0]', confidence => 0.6) is not null as kept;
+
+-- Facts are compared with facts, decisions with decisions. Each pair is found once.
+select conflict_id as conflict from caliber_detect_conflicts(:'trajectory')
+\gset
+select count(*) as more from caliber_detect_conflicts(:'trajectory');
+select content_a, content_b, evidence, confidence_a, confidence_b from caliber_conflict_list();
+
+-- Deciding it supersedes what lost.
+select status, winner, reason from caliber_resolve_conflict(:'conflict', 'highest_confidence');
+select content, status from caliber_artifact where trajectory_id = :'trajectory' and artifact_type = 'fact'
+order by created_at;

@@ -122,12 +122,26 @@ def checked(known: dict[str, Any], value: str | None) -> str:
         if spelling is None:
             errors.invalid(key, value, "must be on or off")
         return spelling
+    if known["type"] == "number":
+        return _number(known, value)
     if known["type"] == "function":
         # Not above: few sessions ever change this.
         from caliber import token_counts
 
         return token_counts.estimator(key, value)
     return _whole_number(known, value)
+
+
+def _number(known: dict[str, Any], value: str) -> str:
+    lowest, highest = known["minimum"], known["maximum"]
+    digits = value.strip()
+    whole, _, fraction = digits.removeprefix("-").partition(".")
+    # Plain decimals only: float() would take nan, 1e-3 and the digits of any script.
+    if not (whole + fraction).isascii() or not (whole + fraction).isdigit() or len(digits) > 18:
+        errors.invalid(known["key"], value, "must be a number")
+    if not lowest <= float(digits) <= highest:
+        errors.invalid(known["key"], value, f"must be between {lowest} and {highest}")
+    return digits
 
 
 def _whole_number(known: dict[str, Any], value: str) -> str:

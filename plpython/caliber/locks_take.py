@@ -273,7 +273,7 @@ def take(wants: Wants, wait_ms: int) -> list[dict[str, Any]] | None:
         if waited_for:
             from caliber import locks_wait
 
-            locks_wait.mark(waited_for)
+            locks_wait.mark(wants, waited_for)
         return None
     return sorted(leases, key=lambda row: str(row["resource_id"]))
 

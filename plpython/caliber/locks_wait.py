@@ -94,6 +94,10 @@ _MARK = plan(
     "int4",
 )
 
+_IN_VAIN = plan(
+    "select @extschema@._caliber_conflict_of_lease($1, $2, $3)", "uuid[]", "uuid", locks_take.MODE
+)
+
 
 def wait(
     wants: Wants, wait_ms: int, blocking: list[dict[str, Any]]
@@ -142,9 +146,11 @@ def _pause(waited: float, left: float, blocking: list[dict[str, Any]]) -> float:
     return max(pause, 0.001)
 
 
-def mark(blocking: list[dict[str, Any]]) -> None:
-    """Whoever releases these tells listeners, for a while."""
-    _MARK.rows([row["lock_id"] for row in blocking], LISTEN_SECONDS)
+def mark(wants: Wants, blocking: list[dict[str, Any]]) -> None:
+    """Whoever releases these tells listeners, for a while; that it was in vain is a conflict."""
+    leases = [row["lock_id"] for row in blocking]
+    _MARK.rows(leases, LISTEN_SECONDS)
+    _IN_VAIN.rows(leases, wants.agent_id, wants.mode)
 
 
 def _lock_timeout(deadline: float) -> None:

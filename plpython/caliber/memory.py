@@ -36,7 +36,7 @@ _ARTIFACT = plan(
         pg_catalog.sha256(pg_catalog.convert_to($5, 'UTF8')),
         $6, @extschema@._caliber_vector($7), $8, $9, $10, $11, $12, $13, $14
     from place as p
-    returning r.artifact_id
+    returning r.artifact_id, r.trajectory_id
     """,
     "uuid",
     "uuid",
@@ -265,6 +265,7 @@ def artifact_create(
     agent_id: str | None,
     metadata: str | None,
     incarnation: int | None,
+    detect_conflicts: bool | None = False,
 ) -> str:
     checks.required("scope_id", scope_id)
     checks.required("artifact_type", artifact_type)
@@ -286,6 +287,12 @@ def artifact_create(
     if row is None:
         attributes = f'{{"artifact_type": "{artifact_type}"}}'
         turns.refuse(str(scope_id), agent_id, "artifact", attributes, 0, trajectory_id)
+    if detect_conflicts:
+        from caliber import conflicts_check
+
+        conflicts_check.detect_new(
+            row["artifact_id"], row["trajectory_id"], str(artifact_type), embedding, embedding_model
+        )
     return str(row["artifact_id"])
 
 

@@ -121,6 +121,13 @@ def _agent(row: dict[str, Any], agent_id: str | None) -> Reader:
     return Reader(row)
 
 
+def everything() -> Reader:
+    """Who sees all, for what is decided and not shown."""
+    return Reader(
+        {"sees_all": True, "agent_id": None, "team_id": None, "readable": [], "memory_access": None}
+    )
+
+
 def condition(alias: str, team: str | None, readable: str, by_index: bool) -> str:
     """The policy of artifacts and notes, with parameters for the team, if any, and the agents.
 

@@ -78,7 +78,7 @@ _PUT = plan(
 
 # A row whose update the where clause above refused is locked all the same; this waits only
 # for one that came to be since.
-_LOCK = plan(
+LOCK = plan(
     """
     select e.version, e.value
     from @extschema@.caliber_region_entry as e
@@ -89,7 +89,7 @@ _LOCK = plan(
     "text",
 )
 
-_OLD = plan(
+OLD = plan(
     """
     select h.value
     from @extschema@.caliber_region_version as h
@@ -166,7 +166,11 @@ _SETTLE = plan(
             || ' and found ' || b.version || ': ' || $7,
             $1, r.team_id, reference_type => 'region', reference_id => b.region_id::text,
             details => pg_catalog.jsonb_build_object('conflict_id', c.conflict_id, 'outcome', $7)
-        ) end as event_id
+        ) end as event_id,
+        case when c.conflict_id is not null then @extschema@._caliber_conflict_of_write(
+            c.conflict_id, b.region_id, b.written_by, $1, r.conflict_resolution, $7, r.team_id,
+            pg_catalog.jsonb_build_object('key', b.key, 'seen_version', $6, 'found_version', b.version)
+        ) end as listed_id
     from before as b
     inner join @extschema@.caliber_region as r on b.region_id = r.region_id
     left join written as w on b.region_id = w.region_id
@@ -268,7 +272,7 @@ def _decided(
     region: dict[str, Any], key: str, value: str | None, expected: int | None
 ) -> list[dict[str, Any]]:
     """A write that was not plain: the policy decides, on the locked row."""
-    entry = _LOCK.one(region["region_id"], key)
+    entry = LOCK.one(region["region_id"], key)
     if value is None and (entry is None or entry["value"] is None):
         return []
     if entry is None or (expected or 0) > entry["version"]:
@@ -280,12 +284,12 @@ def _decided(
         )
     policy = region["conflict_resolution"]
     if expected == entry["version"]:
-        return _settle(region, key, value, "written")
+        return settle(region, key, value, "written")
     # Who patches without saying what it saw overrules nobody it knows of.
     patches = expected is None and policy == "merge" and region["region_type"] != "collaborative"
     seen = None if patches else expected or 0
     if policy == "last_write_wins":
-        return _settle(region, key, value, "written", seen, lost=entry["value"])
+        return settle(region, key, value, "written", seen, lost=entry["value"])
     if policy == "merge" and (value is not None or patches):
         merged = None
         if value is not None:
@@ -293,22 +297,22 @@ def _decided(
             from caliber import regions_merge
 
             merged = regions_merge.merge(_base(region, key, seen), entry["value"], value)
-        return _settle(region, key, merged, "merged" if merged else "written", seen, lost=value)
+        return settle(region, key, merged, "merged" if merged else "written", seen, lost=value)
     if policy == "reject":
         outcome, lost = "rejected", None
     else:
         # Manual, or a removal that another's change stands against.
         outcome, lost = "kept", value
-    return _settle(region, key, entry["value"], outcome, seen, lost)
+    return settle(region, key, entry["value"], outcome, seen, lost)
 
 
 def _base(region: dict[str, Any], key: str, seen: int | None) -> str | None:
     """What the writer had seen, where the region keeps it."""
-    old = _OLD.one(region["region_id"], key, seen) if seen else None
+    old = OLD.one(region["region_id"], key, seen) if seen else None
     return old["value"] if old else None
 
 
-def _settle(
+def settle(
     region: dict[str, Any],
     key: str,
     value: str | None,

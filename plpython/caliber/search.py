@@ -79,7 +79,7 @@ class Wanted:
 
     __slots__ = (
         "artifact_types", "candidates", "dimensions", "embedding", "embedding_model", "exact_rows",
-        "query", "reader", "trajectory_id", "vector",
+        "query", "reader", "same_model", "trajectory_id", "vector",
     )  # fmt: skip
 
     def __init__(self, reader: readers.Reader, embedding: str | None, candidates: int) -> None:
@@ -95,6 +95,8 @@ class Wanted:
         self.trajectory_id: str | None = None
         self.artifact_types: list[str] | None = None
         self.embedding_model: str | None = None
+        # Rows that name no model are then a kind of their own.
+        self.same_model = False
 
 
 class Match:
@@ -234,7 +236,10 @@ def _filters(wanted: Wanted, kind: str, few: bool) -> list[Filter]:
     if wanted.artifact_types is not None and kind == "artifact":
         types = "@extschema@.caliber_artifact_type[]"
         found.append(Filter("types", "r.artifact_type = any(${n})", types, wanted.artifact_types))
-    if wanted.embedding_model is not None:
+    if wanted.same_model:
+        same = "r.embedding_model is not distinct from ${n}"
+        found.append(Filter("same model", same, "text", wanted.embedding_model))
+    elif wanted.embedding_model is not None:
         found.append(Filter("model", "r.embedding_model = ${n}", "text", wanted.embedding_model))
     if not reader.all_of(kind):
         team = reader.team_of(kind)

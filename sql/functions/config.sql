@@ -106,6 +106,30 @@ begin atomic
         (
             'token_claim_seconds', 'integer', '60', 1, 3600, null,
             'How long an agent that is handed a token has to claim it before it is passed over.'
+        ),
+        (
+            'conflict_similarity', 'number', '0.85', 0, 1, null,
+            'Facts more alike than this whose texts differ are candidates for a conflict.'
+        ),
+        (
+            'contradiction_similarity', 'number', '0.5', 0, 1, null,
+            'Facts at least so alike are contradictions when their texts say so.'
+        ),
+        (
+            'contradiction_score', 'number', '0.4', 0, 1, null,
+            'Evidence of the texts from which on a pair is a contradiction.'
+        ),
+        (
+            'conflict_confidence_margin', 'number', '0.1', 0, 1, null,
+            'Confidences closer to each other than this do not decide a conflict; it is escalated.'
+        ),
+        (
+            'conflict_max_pairs', 'integer', '100000', 100, 10000000, null,
+            'Pairs that one call of caliber_detect_conflicts judges; the next call goes on.'
+        ),
+        (
+            'conflict_cache_mb', 'integer', '16', 0, 4096, null,
+            'Memory a session keeps between two calls of caliber_detect_conflicts, to read no embedding twice.'
         )
     ) as known (key, type, default_value, minimum, maximum, choices, description);
 end;

@@ -28,7 +28,8 @@ create function @extschema@.caliber_artifact_create(
     tokens integer default null,
     agent_id uuid default null,
     metadata jsonb default '{}',
-    incarnation bigint default null
+    incarnation bigint default null,
+    detect_conflicts boolean default false
 )
 returns uuid
 language plpython3u
@@ -38,9 +39,9 @@ as $python$ @memory.artifact_create@ $python$;
 
 comment on function @extschema@.caliber_artifact_create(
     uuid, uuid, @extschema@.caliber_artifact_type, text, @extschema@.caliber_extraction_method, vector,
-    double precision, text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint
+    double precision, text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint, boolean
 ) is
-'Keeps an artifact in an open scope and returns its id. The trajectory may be null; given, it must be the scope''s (22023). Content over 256 KB is refused (54000). KA007 when the scope is closed.';
+'Keeps an artifact in an open scope and returns its id. The trajectory may be null; given, it must be the scope''s (22023). Content over 256 KB is refused (54000). KA007 when the scope is closed. With detect_conflicts, a fact or decision with an embedding is compared at once with the nearest of its trajectory; caliber_conflict_list(artifact_id => …) shows what was found.';
 
 create function @extschema@.caliber_artifact_supersede(
     artifact_id uuid,
@@ -202,7 +203,7 @@ to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function
     @extschema@.caliber_artifact_create(
         uuid, uuid, @extschema@.caliber_artifact_type, text, @extschema@.caliber_extraction_method, vector,
-        double precision, text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint
+        double precision, text, text, @extschema@.caliber_artifact_status, text, integer, uuid, jsonb, bigint, boolean
     ),
     @extschema@.caliber_artifact_supersede(uuid, uuid, text, uuid, bigint),
     @extschema@.caliber_note_add(

@@ -34,6 +34,11 @@ SEEDS: tuple[str, ...] = (
     " '{word}', to_jsonb(n), expected_version => 0) as put",
     "select caliber_region_create(agent_id, 'private', '{word}', readers => array['{agent_id}'::uuid])"
     " from caliber_agent where name = '{word}-child'",
+    "select caliber_trajectory_start('{word}', '{agent_id}')",
+    "select caliber_artifact_create(s.scope_id, null, 'fact', '{word} is ' || n, embedding => '[1,2,3]')"
+    " from caliber_scope as s, generate_series(3, 4) as n where s.agent_id = '{agent_id}'",
+    "select d.* from caliber_trajectory as t, lateral caliber_detect_conflicts(t.trajectory_id) as d"
+    " where t.agent_id = '{agent_id}'",
 )
 
 # What an argument of this name is, where any value of its type would not do.

@@ -18,7 +18,9 @@ BIN = Path(subprocess.check_output([os.environ["PG_CONFIG"], "--bindir"], text=T
 OPEN_TABLES = {"caliber_setting", "caliber_epoch"}
 
 # Tables with row security in which nothing is the victim's alone, and why.
-SHARED: dict[str, str] = {}
+SHARED: dict[str, str] = {
+    "caliber_conflict_compared": "ids of artifacts and numbers, shown to those who see all",
+}
 
 
 def secret(world: World) -> str:
