@@ -500,6 +500,30 @@ def test_a_release_is_told_only_when_somebody_waited(
         assert notes(listener) == [f'{{"lock_id" : "{lock}"}}']
 
 
+def test_an_agent_with_any_number_of_leases_gives_them_back_and_tells_who_waits(
+    db: Connection, connect: Connect, ann: object, bob: object
+) -> None:
+    """More than the server's table of locks has room for."""
+    db.execute(
+        "insert into caliber_resource (resource_type, resource_id, fence, lock_id, holder_agent_id,"
+        " acquired_at, expires_at) select 'doc', 'r' || n, 1, caliber_uuid_v7(), %s, now(), now() +"
+        " interval '1 hour' from generate_series(1, 30000) as n",
+        (ann,),
+    )
+    listener, waiter = connect(), connect()
+    listener.execute("listen caliber_lock")
+    lock = scalar(db, "select lock_id from caliber_lock where resource_id = 'r7'")
+    got: list[object] = []
+    wait = "select caliber_lock_acquire(%s, 'doc', 'r7', wait_ms => 20000)"
+    thread = threading.Thread(target=lambda: got.append(scalar(waiter, wait, bob)))
+    thread.start()
+    until(lambda: scalar(db, "select count(*) from caliber_lock_waits"))
+    assert scalar(db, "select caliber_lock_release_all(%s)", ann) == 30000
+    thread.join()
+    assert got[0] is not None
+    assert notes(listener) == [f'{{"lock_id" : "{lock}"}}']
+
+
 # --- many clients ---
 
 

@@ -133,7 +133,8 @@ _RELEASE = plan(
     "uuid",
 )
 
-# Whatever became of the agent; those that ran out are cleared away with the others.
+# Whatever became of the agent; those that ran out are cleared away with the others. There may be
+# any number, so who waits is looked up once: a lock for each would not fit into shared memory.
 _RELEASE_ALL = plan(
     """
     with had as (
@@ -166,7 +167,19 @@ _RELEASE_ALL = plan(
     select
         pg_catalog.count(*) filter (where e.expires_at > pg_catalog.clock_timestamp()) as released,
         pg_catalog.count(
-            @extschema@._caliber_lock_tell(e.lock_id, e.wanted_until)
+            pg_catalog.pg_notify(
+                'caliber_lock', pg_catalog.json_build_object('lock_id', e.lock_id)::text
+            )::text
+        ) filter (
+            where (
+                e.wanted_until > pg_catalog.clock_timestamp()
+                or @extschema@._caliber_lock_obstacle(e.lock_id) in (
+                    select (p.classid::bigint << 32) | p.objid::bigint
+                    from pg_catalog.pg_locks as p
+                    where p.locktype = 'advisory' and p.objsubid = 1 and p.granted
+                )
+            )
+            and pg_catalog.pg_notification_queue_usage() <= 0.25
         ) as told
     from ended as e
     """,

@@ -161,7 +161,8 @@ _PURGE = plan(
         inner join @extschema@.caliber_state_key as k
             on v.team_id = k.team_id and v.namespace = k.namespace and v.key = k.key
         where v.version < k.version
-            and v.changed_at < pg_catalog.clock_timestamp() - pg_catalog.make_interval(
+            -- A time that stays the same during the statement can be looked up by index.
+            and v.changed_at < pg_catalog.statement_timestamp() - pg_catalog.make_interval(
                 days => @extschema@._caliber_config_value('state_retention_days')::integer
             )
         -- The oldest first, so that what is left of a key has no gap.

@@ -238,11 +238,11 @@ _OF_AGENT = plan(
     """
     select t.team_id, t.token_type, t.scope
     from @extschema@.caliber_token as t
-    where t.holder_agent_id = $1
-        or exists (
-            select from @extschema@.caliber_token_waiter as w
-            where w.agent_id = $1 and w.token_id = t.token_id
-        )
+    inner join (
+        select h.token_id from @extschema@.caliber_token as h where h.holder_agent_id = $1
+        union
+        select w.token_id from @extschema@.caliber_token_waiter as w where w.agent_id = $1
+    ) as mine on t.token_id = mine.token_id
     order by t.token_id
     """,
     "uuid",
