@@ -338,6 +338,7 @@ def _delegate(task: dict[str, Any], limits: dict[str, Any], parent_id: str | Non
         if parent_id is not None:
             from caliber import delegations_parent
 
+            settings = delegations_settings.fresh()
             place, tree = delegations_parent.opened(task, limits, parent_id, settings)
         delegation_id = _new_id(post)
         if _statement(task).rows(

@@ -51,9 +51,9 @@ _HOLD = _agent("for share of b")
 _TOUCH = plan("update @extschema@.caliber_agent as a set status = a.status where a.agent_id = $1", "uuid")
 
 # $1 task, $2 agent, $3 the new trajectory, $4 its scope, $5 type and $6 team of the agent,
-# $7 what it can do, $8 how many it may have.
+# $7 what it can do, $8 how many it may have, $9 the settings this session knows.
 _TAKE = plan(
-    """
+    f"""
     with taken as (
         update @extschema@.caliber_delegation as d
         set
@@ -84,6 +84,7 @@ _TAKE = plan(
                     and o.status <> 'pending'
                     and o.expires_at > pg_catalog.clock_timestamp()
             ) < $8
+            and $9 = {messages_settings.STAMP}
         returning
             d.delegation_id, d.delegator_agent_id, d.parent_trajectory_id, d.title, d.team_id,
             d.shared_artifacts is not null or d.shared_notes is not null as shares
@@ -120,6 +121,7 @@ _TAKE = plan(
     "uuid",
     "text[]",
     "int4",
+    "int8",
 )
 
 _COPY = plan(
@@ -275,7 +277,7 @@ def _take(delegation_id: str, agent: dict[str, Any]) -> dict[str, Any] | None:
     trajectory_id, scope_id = messages_settings.new_id(settings), messages_settings.new_id(settings)
     row = _TAKE.one(
         delegation_id, agent["agent_id"], trajectory_id, scope_id, agent["agent_type"], agent["team_id"],
-        agent["capabilities"], _limit(agent),
+        agent["capabilities"], _limit(agent), delegations_settings.known().stamp,
     )  # fmt: skip
     if row is not None and row["shares"]:
         _COPY.rows(delegation_id, agent["agent_id"], trajectory_id, scope_id, agent["team_id"])
