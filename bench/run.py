@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import delegations_rows as delegations
 import measure_memory
 import messages_rows as messages
 import psycopg
@@ -383,6 +384,16 @@ def held(options: Options) -> Row:
     return Row(what, f"{rates[True]:,.0f}/s", f"{rates[False]:,.0f}/s free", ratio, at_least=0.5)
 
 
+# --- delegations ---
+
+
+def delegation_rows(options: Options) -> Iterator[Row]:
+    with scratch(DATABASE), connect(DATABASE) as session:
+        delegations.prepare(session)
+        what = "delegate, accept, complete, 8 clients"
+        yield throughput(what, "delegations_life", options, 0.5)
+
+
 # --- reading one's own rows under row security ---
 
 # What an agent reads of its own, by table: a query of its id, and what makes 100 such rows.
@@ -439,10 +450,12 @@ def own(session: psycopg.Connection[tuple[object, ...]], query: str, agent: obje
 
 
 def measure(options: Options, only: str | None) -> Iterator[Row]:
-    if only != "messages":
+    if only in (None, "foundation"):
         yield from foundation_rows(options)
-    if only != "foundation":
+    if only in (None, "messages"):
         yield from message_rows(options)
+    if only in (None, "delegations"):
+        yield from delegation_rows(options)
 
 
 def foundation_rows(options: Options) -> Iterator[Row]:
@@ -477,7 +490,7 @@ def machine() -> str:
 
 
 def report(rows: list[Row], options: Options) -> str:
-    method = (METHOD + messages.METHOD).format(clients=CLIENTS, **vars(options))
+    method = (METHOD + messages.METHOD + delegations.METHOD).format(clients=CLIENTS, **vars(options))
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return (
         "# Speed\n\nMade by `make bench`; ratios count, bare figures are this machine's.\n\n"
@@ -488,7 +501,7 @@ def report(rows: list[Row], options: Options) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it works; not saved")
-    parser.add_argument("--only", choices=("foundation", "messages"), help="a part; not saved")
+    parser.add_argument("--only", choices=("foundation", "messages", "delegations"), help="a part; not saved")
     arguments = parser.parse_args()
     quick: bool = arguments.quick or arguments.only is not None
     options = QUICK if arguments.quick else FULL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from conftest import Connection, scalar
 
@@ -50,7 +51,7 @@ def accept(db: Connection, task: str, agent: str) -> object:
     return scalar(db, "select caliber_accept_delegation(%s, %s)", task, agent)
 
 
-def given(db: Connection, giver: str, taker: str, **more: object) -> str:
+def given(db: Connection, giver: str, taker: str, **more: Any) -> str:
     """A task that the taker has."""
     task = delegate(db, giver, None, delegatee_agent_id=taker, **more)
     assert accept(db, task, taker) is not None

@@ -34,6 +34,8 @@ SEEDS: tuple[str, ...] = (
     " '{word}', to_jsonb(n), expected_version => 0) as put",
     "select caliber_region_create(agent_id, 'private', '{word}', readers => array['{agent_id}'::uuid])"
     " from caliber_agent where name = '{word}-child'",
+    "select caliber_accept_delegation(caliber_delegate_task('{agent_id}', null, '{word}',"
+    " delegatee_agent_id => agent_id), agent_id) from caliber_agent where name = '{word}-child'",
 )
 
 # What an argument of this name is, where any value of its type would not do.
@@ -41,6 +43,7 @@ VALUES: dict[str, str] = {
     "cursor": "1-1-1",
     "capability": "read_transcript",
     "agent_type": "coder",
+    "delegatee_agent_type": "coder",
     "memory_type": "artifact",
     "query": "{word}",
     "team": "{team}",
