@@ -250,6 +250,21 @@ def test_a_timeout_is_judged_when_read_and_refuses_a_late_result(db: Connection,
     assert expire(db) == 0
 
 
+def test_late_use_of_a_task_that_was_put_back(db: Connection, cast: Cast) -> None:
+    task = delegate(db, cast.kyra)
+    assert state(db, "select caliber_progress_delegation(%s, 1)", task) in ("42501", "KA007")
+    accept(db, task, cast.luke)
+    lapse(db, task)
+    assert expire(db) == 1
+    assert state(db, "select caliber_complete_delegation(%s, agent_id => %s)", task, cast.luke) == "KA007"
+    query = "select status from caliber_progress_delegation(%s, 70, agent_id => %s)"
+    assert scalar(db, query, task, cast.luke) == "pending"
+    assert state(db, query, task, cast.lena) == "42501"
+    assert row(db, task)["tokens_used"] == 70
+    assert accept(db, task, cast.lena) is not None
+    assert state(db, query, task, cast.luke) == "42501"
+
+
 def test_timeouts_are_tried_again_and_then_dead(db: Connection, cast: Cast) -> None:
     task = delegate(db, cast.kyra)
     for left in (2, 1, 0):

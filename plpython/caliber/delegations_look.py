@@ -10,19 +10,20 @@ from caliber.plans import plan
 
 Row: TypeAlias = "dict[str, Any]"
 
-# sees: as the row policy has it, for the calling role.
+# sees: as the row policy has it, for the calling role. A task that was put back for its type still
+# has who worked on it last.
 _LOOK = plan(
     """
     select
         d.delegation_id, d.parent_delegation_id, d.root_delegation_id, d.team_id, d.title, d.status,
         d.chain, d.required_capabilities, d.delegator_agent_id, d.delegatee_agent_id,
         d.delegatee_agent_type, d.child_trajectory_id, d.parent_trajectory_id, d.ended_at,
-        d.open_children, d.rejected_by,
+        d.open_children, d.rejected_by, t.agent_id as worker_agent_id,
         coalesce(d.expires_at <= pg_catalog.clock_timestamp(), false) as lapsed,
         @extschema@._caliber_is_admin() as is_admin,
         @extschema@._caliber_sees_all()
         or coalesce(
-            (d.chain || d.delegatee_agent_id) && @extschema@._caliber_readable_agents(), false
+            (d.chain || t.agent_id) && @extschema@._caliber_readable_agents(), false
         ) as sees,
         coalesce(g.login_role = @extschema@._caliber_actor(), false)
         or @extschema@._caliber_is_admin() as gives,
@@ -32,7 +33,8 @@ _LOOK = plan(
         t.terminated_at is not null as worker_ended
     from @extschema@.caliber_delegation as d
     left join @extschema@.caliber_agent as g on d.delegator_agent_id = g.agent_id
-    left join @extschema@.caliber_agent as t on d.delegatee_agent_id = t.agent_id
+    left join @extschema@.caliber_trajectory as w on d.child_trajectory_id = w.trajectory_id
+    left join @extschema@.caliber_agent as t on t.agent_id = coalesce(d.delegatee_agent_id, w.agent_id)
     where d.delegation_id = $1
     """,
     "uuid",
@@ -68,7 +70,7 @@ def offered(delegation_id: str, agent: Row) -> Row:
 def worked_on(delegation_id: str, agent_id: str | None) -> Row:
     """A task by the agent that has it, or had it last."""
     task = seen(delegation_id)
-    given = agent_id is not None and agent_id != task["delegatee_agent_id"]
+    given = agent_id is not None and agent_id != task["worker_agent_id"]
     if not task["works"] or given:
         rules.not_yours(task, "delegatee_agent_id")
     return task

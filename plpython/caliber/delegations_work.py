@@ -274,10 +274,10 @@ def _progress_below(
     progress: float | None,
 ) -> Row:
     tree, task = _locked(delegation_id, agent_id)
-    if task["status"] == "pending":
+    if task["attempts"] == 0:
         rules.wrong_state(task, "worked on")
     # What was used after the end was used all the same. It is counted, though nobody may go on.
-    late = task["ended_at"] is not None or task["lapsed"]
+    late = not task["accepted"] or task["lapsed"]
     _spend(tree, task, tokens, tool_calls, cost, late)
     tree.write()
     row = _PROGRESS_LOCKED.one(
