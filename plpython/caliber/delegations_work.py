@@ -11,7 +11,7 @@ from typing import Any
 from caliber import checks, delegations_close, delegations_look, delegations_tell, errors
 from caliber import delegations_rules as rules
 from caliber.delegations_tree import KINDS, Row, Tree
-from caliber.plans import Statement, plan
+from caliber.plans import plan
 
 _MINE = """
             d.delegation_id = $1
@@ -34,13 +34,6 @@ _MINE = """
             )
 """
 
-_FENCED = """
-            and exists (
-                select from @extschema@.caliber_agent_beat as b
-                where b.agent_id = d.delegatee_agent_id and b.incarnation = $12
-            )
-"""
-
 # $6 status, $7 result, $8 summary, $9 produced artifacts, $10 notes, $11 results elsewhere.
 _COMPLETE = """
     with over as (
@@ -59,7 +52,6 @@ _COMPLETE = """
             ended_at = pg_catalog.clock_timestamp()
         from @extschema@.caliber_agent as a
         where {mine}
-            {fenced}
             and d.open_children = 0
         returning
             d.delegation_id, d.delegator_agent_id, d.delegatee_agent_id, d.parent_trajectory_id,
@@ -84,23 +76,22 @@ _COMPLETE = """
 
 _COMPLETE_TYPES = (
     "uuid", "uuid", "int8", "int4", "numeric", "@extschema@.caliber_delegation_status",
-    "@extschema@.caliber_delegation_result", "text", "uuid[]", "uuid[]", "text[]", "int8",
+    "@extschema@.caliber_delegation_result", "text", "uuid[]", "uuid[]", "text[]",
 )  # fmt: skip
 
 
-def _complete_plan(fenced: str) -> Statement:
-    finished = delegations_close.TRAJECTORY_ENDS.format(
-        over="over",
-        status="(case when $6 = 'completed' then 'completed' else 'failed' end)"
-        "::@extschema@.caliber_trajectory_status",
-        outcome="pg_catalog.left($8, 10000)",
-    )
-    text = _COMPLETE.format(mine=_MINE, fenced=fenced, finished=finished)
-    return plan(text, *_COMPLETE_TYPES)
-
-
-_COMPLETE_ALONE = _complete_plan("")
-_COMPLETE_FENCED = _complete_plan(_FENCED)
+_COMPLETE_ALONE = plan(
+    _COMPLETE.format(
+        mine=_MINE,
+        finished=delegations_close.TRAJECTORY_ENDS.format(
+            over="over",
+            status="(case when $6 = 'completed' then 'completed' else 'failed' end)"
+            "::@extschema@.caliber_trajectory_status",
+            outcome="pg_catalog.left($8, 10000)",
+        ),
+    ),
+    *_COMPLETE_TYPES,
+)
 
 _LEFT = """
         returning
@@ -222,10 +213,10 @@ def complete(
     if result["produced_artifacts"] or result["produced_notes"]:
         _refuse_foreign(str(delegation_id), agent_id, result)
     status = _ENDS[str(result_status)]
-    row = (_COMPLETE_ALONE if incarnation is None else _COMPLETE_FENCED).one(
+    row = _COMPLETE_ALONE.one(
         delegation_id, agent_id, tokens or 0, tool_calls or 0, cost or 0, status, result_status,
         result["summary"], result["produced_artifacts"], result["produced_notes"],
-        result["result_artifacts"], incarnation,
+        result["result_artifacts"],
     )  # fmt: skip
     if row is not None:
         delegations_tell.resulted(row, row["delegatee_agent_id"], row["payload"])
