@@ -14,6 +14,7 @@ from caliber import (
     acting,
     callers,
     checks,
+    delegations_record,
     delegations_settings,
     delegations_tell,
     errors,
@@ -75,13 +76,10 @@ _DELEGATE = """
             and ($8 is null or $8 > pg_catalog.clock_timestamp())
             {anybody}
             {trajectory}
-        returning d.team_id, d.delegator_agent_id
-    )
-    select @extschema@._caliber_log(
-        'delegation_created', 'coordination', 'info', 'task: ' || $10, m.delegator_agent_id, m.team_id, $6,
-        'delegation', $1::text
-    )
-    from made as m
+        returning d.delegation_id, d.team_id, d.delegator_agent_id
+    ),
+    {recorded}
+    select m.delegation_id, {count} from made as m
 """
 
 _NAMED = f"""
@@ -398,6 +396,10 @@ def _statement(task: dict[str, Any]) -> Statement:
             trajectory=_TRAJECTORY if located else "",
             type="r.agent_type" if named else "$4",
             stamp=messages_settings.STAMP,
+            recorded=delegations_record.recorded(
+                "made", "'created'", "'task: ' || $10", "o.delegator_agent_id", "$6"
+            ),
+            count=delegations_record.COUNT,
         )
         found = _plans[named, located] = plan(text, *_TYPES)
     return found

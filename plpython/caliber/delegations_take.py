@@ -15,6 +15,7 @@ from caliber import (
     callers,
     checks,
     delegations_look,
+    delegations_record,
     delegations_settings,
     delegations_tell,
     errors,
@@ -103,14 +104,11 @@ _TAKE = plan(
     opened as (
         insert into @extschema@.caliber_scope (scope_id, trajectory_id, scope_no, agent_id, team_id)
         select $4, $3, 1, $2, $6 from taken as t
-    )
+    ),
+    {delegations_record.recorded("taken", "'accepted'", "'task taken: ' || o.title", "$2", "$3")}
     select
         t.delegation_id, t.delegator_agent_id, t.parent_trajectory_id, t.title, t.shares,
-        $3 as child_trajectory_id,
-        @extschema@._caliber_log(
-            'delegation_accepted', 'coordination', 'info', 'task taken: ' || t.title, $2, $6, $3,
-            'delegation', $1::text
-        )
+        $3 as child_trajectory_id, {delegations_record.COUNT}
     from taken as t
     """,
     "uuid",

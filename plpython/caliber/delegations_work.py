@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import checks, delegations_close, delegations_look, delegations_tell, errors
+from caliber import checks, delegations_close, delegations_look, delegations_record, delegations_tell, errors
 from caliber import delegations_rules as rules
 from caliber.delegations_tree import KINDS, Row, Tree
 from caliber.plans import plan
@@ -57,7 +57,8 @@ _COMPLETE = """
             d.delegation_id, d.delegator_agent_id, d.delegatee_agent_id, d.parent_trajectory_id,
             d.child_trajectory_id, d.title, d.team_id
     ),
-    {finished}
+    {finished},
+    {recorded}
     select
         o.delegation_id, o.delegator_agent_id, o.delegatee_agent_id, o.parent_trajectory_id, o.title,
         pg_catalog.jsonb_build_object(
@@ -67,10 +68,7 @@ _COMPLETE = """
             'produced_artifacts', $9,
             'produced_notes', $10
         )::text as payload,
-        @extschema@._caliber_log(
-            'delegation_' || $6, 'coordination', 'info', 'task ' || $6 || ': ' || o.title,
-            o.delegatee_agent_id, o.team_id, o.child_trajectory_id, 'delegation', $1::text
-        )
+        {count}
     from over as o
 """
 
@@ -89,6 +87,10 @@ _COMPLETE_ALONE = plan(
             "::@extschema@.caliber_trajectory_status",
             outcome="pg_catalog.left($8, 10000)",
         ),
+        recorded=delegations_record.recorded(
+            "over", "$6", "'task ' || $6 || ': ' || o.title", "o.delegatee_agent_id", "o.child_trajectory_id"
+        ),
+        count=delegations_record.COUNT,
     ),
     *_COMPLETE_TYPES,
 )
