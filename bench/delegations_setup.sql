@@ -19,7 +19,7 @@ select
     new.id, new.id, a.team_id, a.agent_id, b.agent_id, array[a.agent_id], 'review', 'review', a.agent_id,
     gen_random_uuid(), 120, 4000, 10, 2, 1, 'completed', now(), now()
 from generate_series(1, 20000) as n
-cross join lateral (select caliber_uuid_v7() as id, n as n) as new
+cross join lateral (select caliber_uuid_v7() as id where n > 0) as new
 join caliber_agent as a on a.agent_id = ('00000000-0000-7000-8000-' || lpad((n % 500 + 1)::text, 12, '0'))::uuid
 join caliber_agent as b on b.agent_id = ('00000000-0000-7000-8000-' || lpad((n % 500 + 501)::text, 12, '0'))::uuid;
 
