@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import conflicts_rows as conflicts
+import delegations_rows as delegations
 import measure_memory
 import messages_rows as messages
 import psycopg
@@ -384,6 +385,16 @@ def held(options: Options) -> Row:
     return Row(what, f"{rates[True]:,.0f}/s", f"{rates[False]:,.0f}/s free", ratio, at_least=0.5)
 
 
+# --- delegations ---
+
+
+def delegation_rows(options: Options) -> Iterator[Row]:
+    with scratch(DATABASE), connect(DATABASE) as session:
+        delegations.prepare(session)
+        what = "delegate, accept, complete, 8 clients"
+        yield throughput(what, "delegations_life", options, 0.5)
+
+
 # --- reading one's own rows under row security ---
 
 # What an agent reads of its own, by table: a query of its id, and what makes 100 such rows.
@@ -465,6 +476,8 @@ def measure(options: Options, only: str | None) -> Iterator[Row]:
         yield from message_rows(options)
     if only in (None, "conflicts"):
         yield from conflict_rows(options)
+    if only in (None, "delegations"):
+        yield from delegation_rows(options)
 
 
 def foundation_rows(options: Options) -> Iterator[Row]:
@@ -499,7 +512,7 @@ def machine() -> str:
 
 
 def report(rows: list[Row], options: Options) -> str:
-    method = (METHOD + messages.METHOD + conflicts.METHOD).format(
+    method = (METHOD + messages.METHOD + conflicts.METHOD + delegations.METHOD).format(
         clients=CLIENTS, dimensions=conflicts.DIMENSIONS, checked=conflicts.CHECKED, **vars(options)
     )
     today = datetime.datetime.now(tz=datetime.UTC).date()
@@ -512,7 +525,8 @@ def report(rows: list[Row], options: Options) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it works; not saved")
-    parser.add_argument("--only", choices=("foundation", "messages", "conflicts"), help="a part; not saved")
+    parts = ("foundation", "messages", "conflicts", "delegations")
+    parser.add_argument("--only", choices=parts, help="a part; not saved")
     arguments = parser.parse_args()
     quick: bool = arguments.quick or arguments.only is not None
     options = QUICK if arguments.quick else FULL

@@ -320,3 +320,50 @@ select content_a, content_b, evidence, confidence_a, confidence_b from caliber_c
 select status, winner, reason from caliber_resolve_conflict(:'conflict', 'highest_confidence');
 select content, status from caliber_artifact where trajectory_id = :'trajectory' and artifact_type = 'fact'
 order by created_at;
+
+-- === 18. Delegation ===
+-- A security audit: kyra has luke review the code and ada read the logs, both at once. The first
+-- has a budget for itself and everything that is passed on of it.
+select caliber_team_create('audit') is not null as created;
+select caliber_agent_register('general', can_delegate_to => array['code', 'data'], team => 'audit', name => 'kyra') as kyra
+\gset
+select caliber_agent_register('code', can_delegate_to => array['data'], team => 'audit', name => 'luke') as luke
+\gset
+select caliber_agent_register('data', team => 'audit', name => 'ada') as ada_of_data
+\gset
+select caliber_trajectory_start('security audit', :'kyra') as audit
+\gset
+select caliber_delegate_task(:'kyra', 'code', 'Review src/auth/: password hashing, JWT, API keys, rate limits.', :'audit',
+    task_type => 'review', title => 'Review auth module code quality', budget_tokens => 8000) as review
+\gset
+select caliber_delegate_task(:'kyra', 'data', 'Look for brute force, unusual times and places, token reuse.', :'audit',
+    task_type => 'analyze', title => 'Analyze authentication logs') as logs
+\gset
+
+-- Each task is taken by one. luke gets a trajectory for his; on it he passes a part on.
+select caliber_accept_delegation(:'review', :'luke') as work
+\gset
+select caliber_accept_delegation(:'logs', :'ada_of_data') is not null as taken;
+select status, tokens_left, tool_calls_left, budget_tokens_left
+from caliber_progress_delegation(:'review', tokens => 1500, tool_calls => 4, progress => 0.4);
+select caliber_delegate_task(:'luke', 'data', 'Run test coverage on src/auth/.', :'work') as coverage
+\gset
+select caliber_accept_delegation(:'coverage', :'ada_of_data') is not null as taken;
+
+-- ada may delegate to nobody, and cannot use more than the task has.
+\set ON_ERROR_STOP off
+select caliber_delegate_task(:'ada_of_data', 'code', 'help', parent_delegation_id => :'coverage');
+\echo SQLSTATE :LAST_ERROR_SQLSTATE
+select caliber_progress_delegation(:'coverage', tokens => 4001);
+\set ON_ERROR_STOP on
+\echo SQLSTATE :LAST_ERROR_SQLSTATE
+
+select caliber_complete_delegation(:'coverage', 'success', 'Coverage: 67%. Untested: password_reset()', tokens => 900) as status;
+select caliber_complete_delegation(:'review', 'success', 'Found 3 issues, 1 high', tokens => 1100) as status;
+select caliber_complete_delegation(:'logs', 'success', 'No brute force, 2 anomalies', tokens => 1200) as status;
+select task, status, delegatee, depth, tokens, tool_calls, summary from caliber_delegation_tree(:'review');
+select caliber_delegation_wait(:'logs') as logs;
+
+-- Both results are in kyra's inbox.
+select message_type, priority, payload -> 'result' ->> 'summary' as summary
+from caliber_message_inbox(:'kyra') where message_type = 'task_result' order by message_id;

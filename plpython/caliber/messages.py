@@ -52,9 +52,8 @@ _SEND = """
         from @extschema@.caliber_agent as s
         {recipient}
         where s.agent_id = $1
-            and s.terminated_at is null
-            and (s.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
             and $22 = {settings}
+            {allowed}
             {incarnation}
         {conflict}
         returning m.created_at, m.expires_at
@@ -68,10 +67,18 @@ _SEND = """
     returning {notify}
 """
 
+_ALLOWED = """
+            and s.terminated_at is null
+            and (s.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+"""
+
 _TO_AGENT = """
             inner join @extschema@.caliber_agent as r
                 on r.agent_id = $2
                 and r.terminated_at is null
+                {reach}
+"""
+_REACH = """
                 and (
                     r.team_id = s.team_id
                     or @extschema@._caliber_is_admin()
@@ -168,15 +175,16 @@ _KEY = plan(
     "text",
 )
 
-_plans: dict[tuple[bool, bool, bool, str], Statement] = {}
+_plans: dict[tuple[bool, bool, bool, str, bool], Statement] = {}
 
 
-def _statement(to_agent: bool, keyed: bool, incarnation: bool, mode: str) -> Statement:
-    found = _plans.get((to_agent, keyed, incarnation, mode))
+def _statement(to_agent: bool, keyed: bool, incarnation: bool, mode: str, notice: bool = False) -> Statement:
+    found = _plans.get((to_agent, keyed, incarnation, mode, notice))
     if found is None:
         queue = "$2" if to_agent else _TYPE_QUEUE
         text = _SEND.format(
-            recipient=_TO_AGENT if to_agent else "",
+            recipient=_TO_AGENT.format(reach="" if notice else _REACH) if to_agent else "",
+            allowed="" if notice else _ALLOWED,
             settings=messages_settings.STAMP,
             incarnation=_INCARNATION if incarnation else "",
             conflict=_CONFLICT if keyed else "",
@@ -185,7 +193,7 @@ def _statement(to_agent: bool, keyed: bool, incarnation: bool, mode: str) -> Sta
             seq=SEQ,
             notify=_NOTIFY[mode].format(queue=queue),
         )
-        found = _plans[to_agent, keyed, incarnation, mode] = plan(text, *_TYPES)
+        found = _plans[to_agent, keyed, incarnation, mode, notice] = plan(text, *_TYPES)
     return found
 
 
@@ -284,6 +292,39 @@ def _send(arguments: tuple[Any, ...]) -> str:
         stale = True
         messages_settings.forget()
         messages_limits.forget()
+
+
+def notice(
+    sender: str,
+    agent: str | None,
+    agent_type: str | None,
+    message_type: str,
+    payload: str,
+    trajectory_id: str | None,
+    priority: str,
+    subject: str | None,
+    channel: str,
+) -> str | None:
+    """What another verb tells of itself, in its own transaction; none when nobody is there to be told.
+
+    The verb has decided who may do what. A full inbox, another team or a sender that has ended
+    must not undo what it did, so none of them is looked at.
+    """
+    arguments = (
+        sender, agent, agent_type, message_type, payload, trajectory_id, priority, subject,
+        None, None, None, channel, None, None, False, None, None, None, None, None,
+    )  # fmt: skip
+    for _ in range(2):
+        settings = messages_settings.known()
+        mode = settings.notify_mode
+        locked = (_KEY.one(sender, agent, agent_type) or {})["locked"] if mode == "armed" else None
+        message_id = messages_settings.new_id(settings)
+        statement = _statement(agent is not None, False, False, mode, notice=True)
+        if statement.rows(*arguments, message_id, settings.stamp, locked):
+            return message_id
+        # The recipient has ended, or what this session knew of the settings is stale.
+        messages_settings.forget()
+    return None
 
 
 def _to_channel(

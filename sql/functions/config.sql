@@ -76,6 +76,30 @@ begin atomic
             'How long a dead message is kept.'
         ),
         (
+            'delegation_max_depth', 'integer', '3', 1, 20, null,
+            'How deep tasks may be delegated: 3 is A to B to C to D.'
+        ),
+        (
+            'delegation_max_tokens', 'integer', '4000', 1, 1000000000, null,
+            'Tokens a task may use, unless it was given its own limit.'
+        ),
+        (
+            'delegation_max_tool_calls', 'integer', '10', 0, 1000000, null,
+            'Tool calls a task may make, unless it was given its own limit.'
+        ),
+        (
+            'delegation_timeout_seconds', 'integer', '120', 1, 2592000, null,
+            'How long an attempt at a task may take, unless it was given its own limit.'
+        ),
+        (
+            'delegation_max_retries', 'integer', '2', 0, 100, null,
+            'How often a task is tried again before it is dead, unless it was given its own limit.'
+        ),
+        (
+            'delegation_to_silent', 'boolean', 'off', null, null, null,
+            'Whether a task may be given to an agent that has not beaten for so long that it is unavailable.'
+        ),
+        (
             'shard_number', 'integer', null, 0, 1023, null,
             'Written into the last 10 bits of new ids; unset leaves them random.'
         ),

@@ -39,7 +39,9 @@ for each statement execute function @extschema@._caliber_event_keep();
 
 -- How every verb records what it did: in its own statement, so in its own transaction.
 -- Notifications carry the category only, so that many events of one transaction are one,
--- and none is sent when the cluster's queue fills up: they are a hint, never state.
+-- and none is sent when the cluster's queue fills up: they are a hint, never state. Settings are
+-- read from their table, with their defaults repeated here: this body is planned at each call, and
+-- the list of all keys in it made that three times as long.
 create function @extschema@._caliber_log(
     event_type text,
     category @extschema@.caliber_event_category,
@@ -60,8 +62,14 @@ volatile
 set search_path = pg_catalog, pg_temp
 begin atomic
     select pg_catalog.pg_notify('caliber_event', $2::text)
-    where ($11 or $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity)
-        and @extschema@._caliber_config_value('event_notify') = 'on'
+    where (
+            $11 or $3 >= coalesce(
+                (select s.value from @extschema@.caliber_setting as s where s.key = 'event_level'), 'info'
+            )::@extschema@.caliber_event_severity
+        )
+        and coalesce(
+            (select s.value from @extschema@.caliber_setting as s where s.key = 'event_notify'), 'on'
+        ) = 'on'
         and pg_catalog.pg_notification_queue_usage() <= 0.25;
 
     insert into @extschema@.caliber_event as e (
@@ -71,7 +79,9 @@ begin atomic
     select
         $1, $2, $3, pg_catalog.left($4, 1000), @extschema@._caliber_actor(), $5, $6,
         $7, $8, $9, $10, $12
-    where $11 or $3 >= @extschema@._caliber_config_value('event_level')::@extschema@.caliber_event_severity
+    where $11 or $3 >= coalesce(
+        (select s.value from @extschema@.caliber_setting as s where s.key = 'event_level'), 'info'
+    )::@extschema@.caliber_event_severity
     returning e.event_id;
 end;
 

@@ -39,6 +39,8 @@ SEEDS: tuple[str, ...] = (
     " from caliber_scope as s, generate_series(3, 4) as n where s.agent_id = '{agent_id}'",
     "select d.* from caliber_trajectory as t, lateral caliber_detect_conflicts(t.trajectory_id) as d"
     " where t.agent_id = '{agent_id}'",
+    "select caliber_accept_delegation(caliber_delegate_task('{agent_id}', null, '{word}',"
+    " delegatee_agent_id => agent_id), agent_id) from caliber_agent where name = '{word}-child'",
 )
 
 # What an argument of this name is, where any value of its type would not do.
@@ -46,6 +48,7 @@ VALUES: dict[str, str] = {
     "cursor": "1-1-1",
     "capability": "read_transcript",
     "agent_type": "coder",
+    "delegatee_agent_type": "coder",
     "memory_type": "artifact",
     "query": "{word}",
     "team": "{team}",

@@ -1,0 +1,186 @@
+-- Delegations: reading them. Everything here shows what the caller may see, as of now.
+
+create view @extschema@.caliber_delegations with (security_invoker = true) as
+select
+    d.title,
+    d.task_type,
+    case
+        when d.ended_at is null and d.expires_at <= pg_catalog.clock_timestamp() then 'timed_out'
+        else d.status
+    end as status,
+    g.name as delegator,
+    t.name as delegatee,
+    d.delegatee_agent_type,
+    d.depth,
+    d.priority,
+    d.attempts,
+    d.max_retries,
+    d.progress,
+    d.tokens_used,
+    d.max_tokens,
+    d.tool_calls_used,
+    d.max_tool_calls,
+    d.cost_used,
+    d.budget_tokens,
+    d.budget_tokens - d.tokens_used - d.tokens_below - d.tokens_reserved as budget_tokens_left,
+    d.budget_cost,
+    d.budget_cost - d.cost_used - d.cost_below - d.cost_reserved as budget_cost_left,
+    d.result_status,
+    d.summary,
+    d.error,
+    d.deadline,
+    d.expires_at,
+    d.created_at,
+    d.accepted_at,
+    d.started_at,
+    d.ended_at,
+    d.instructions,
+    d.context,
+    d.expected_output,
+    d.input_artifacts,
+    d.shared_artifacts,
+    d.shared_notes,
+    d.constraints,
+    d.required_capabilities,
+    d.delegates,
+    d.model_tier,
+    d.timeout_seconds,
+    d.result_artifacts,
+    d.produced_artifacts,
+    d.produced_notes,
+    d.open_children,
+    d.rejected_by,
+    d.parent_trajectory_id,
+    d.child_trajectory_id,
+    d.delegation_id,
+    d.parent_delegation_id,
+    d.root_delegation_id,
+    d.delegator_agent_id,
+    d.delegatee_agent_id,
+    d.team_id
+from @extschema@.caliber_delegation as d
+left join @extschema@.caliber_agent as g on d.delegator_agent_id = g.agent_id
+left join @extschema@.caliber_agent as t on d.delegatee_agent_id = t.agent_id;
+
+comment on view @extschema@.caliber_delegations is
+'The tasks you can see, one row each: what, who for whom, where it stands now, what it used and what came of it.';
+
+create view @extschema@.caliber_dead_delegation with (security_invoker = true) as
+select
+    v.ended_at,
+    v.title,
+    v.delegator,
+    v.delegatee,
+    v.delegatee_agent_type,
+    v.attempts,
+    v.error,
+    v.tokens_used,
+    v.cost_used,
+    v.delegation_id,
+    v.delegator_agent_id,
+    v.delegatee_agent_id
+from @extschema@.caliber_delegations as v
+where v.status = 'dead';
+
+comment on view @extschema@.caliber_dead_delegation is
+'Tasks that were given up after their last retry; caliber_retry_delegation opens one again.';
+
+create function @extschema@.caliber_delegation_get(delegation_id uuid)
+returns setof @extschema@.caliber_delegations
+language sql
+stable
+begin atomic
+    select v.* from @extschema@.caliber_delegations as v where v.delegation_id = $1;
+end;
+
+comment on function @extschema@.caliber_delegation_get(uuid) is
+'One task as caliber_delegations shows it; no row when there is none that you can see.';
+
+create function @extschema@.caliber_delegation_list(
+    agent_id uuid,
+    open_only boolean default true,
+    max_tasks integer default 100
+)
+returns setof @extschema@.caliber_delegations
+language sql
+stable
+begin atomic
+    select v.*
+    from @extschema@.caliber_delegations as v
+    where (
+            v.delegatee_agent_id = $1
+            or v.delegator_agent_id = $1
+            or (
+                v.delegatee_agent_id is null
+                and (v.team_id, v.delegatee_agent_type) = (
+                    select a.team_id, a.agent_type from @extschema@.caliber_agent as a where a.agent_id = $1
+                )
+            )
+        )
+        and (not $2 or v.ended_at is null)
+    order by v.priority desc, v.delegation_id asc
+    limit case
+        when $3 between 1 and 1000 then $3
+        else @extschema@._caliber_refuse('max_tasks', $3::text, 'must be between 1 and 1000')::integer
+    end;
+end;
+
+comment on function @extschema@.caliber_delegation_list(uuid, boolean, integer) is
+'The tasks an agent gave, has, or could take, the most urgent first: the open ones, or all.';
+
+create function @extschema@.caliber_delegation_tree(delegation_id uuid)
+returns table (
+    task text,
+    status @extschema@.caliber_delegation_status,
+    delegatee text,
+    depth integer,
+    tokens text,
+    tool_calls text,
+    cost numeric,
+    summary text,
+    delegation_id uuid
+)
+language sql
+stable
+rows 10
+begin atomic
+    with recursive tree as (
+        select
+            v.*,
+            0 as level,
+            array[v.delegation_id] as place
+        from @extschema@.caliber_delegations as v
+        where v.delegation_id = $1
+        union all
+        select
+            v.*,
+            t.level + 1,
+            t.place || v.delegation_id
+        from @extschema@.caliber_delegations as v
+        inner join tree as t on v.parent_delegation_id = t.delegation_id
+    )
+
+    select
+        pg_catalog.repeat('   ', t.level) || case when t.level > 0 then '└─ ' else '' end || t.title,
+        t.status,
+        coalesce(t.delegatee, 'any ' || t.delegatee_agent_type),
+        t.depth,
+        t.tokens_used || ' of ' || t.max_tokens,
+        t.tool_calls_used || ' of ' || t.max_tool_calls,
+        t.cost_used,
+        coalesce(t.summary, t.error),
+        t.delegation_id
+    from tree as t
+    order by t.place;
+end;
+
+comment on function @extschema@.caliber_delegation_tree(uuid) is
+'A task and what was passed on of it, as an indented tree: status, who has it, depth, what it used of its limits.';
+
+grant select on @extschema@.caliber_delegations, @extschema@.caliber_dead_delegation
+to caliber_admin, caliber_agent, caliber_observer;
+grant execute on function
+    @extschema@.caliber_delegation_get(uuid),
+    @extschema@.caliber_delegation_list(uuid, boolean, integer),
+    @extschema@.caliber_delegation_tree(uuid)
+to caliber_admin, caliber_agent, caliber_observer;
