@@ -1,7 +1,7 @@
 # CALIBER. `make help` lists the targets; `make run` is the place to start.
 
 # The subsystems in the order they are loaded. This is the only such list.
-SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read maintenance
+SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read maintenance overview
 
 # Server version: 15 to 18, as far as the machine packages it.
 PG ?= 15
@@ -80,6 +80,9 @@ dsn: ## Print the connection string of the running cluster, and nothing else
 psql: ## Open psql in the demo database of the running cluster
 	@$(MACHINE)/cluster.sh psql
 
+top: ## Watch agents, queues, leases and problems; DB=name for another database
+	@$(MACHINE)/cluster.sh top
+
 # --- Quality ---
 
 test: server-ready ## Run every test; ARGS="-k agents" for some
@@ -125,4 +128,4 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: all bench build clean clean-products docs down dsn help image image-test install lint psql \
-	run server-current server-ready setup test up
+	run server-current server-ready setup test top up

@@ -109,6 +109,8 @@ _RAISE = plan(
     "int8",
 )
 
+_RAN = plan("update @extschema@.caliber_tick_note as n set noted_at = pg_catalog.clock_timestamp()")
+
 _ANY = plan("select from @extschema@.caliber_tick_note as n limit 1")
 
 
@@ -125,4 +127,6 @@ def raise_marks(most: int) -> int:
     raised = len(_RAISE.rows(most, note["drawn"], _WORTH)) if note["over"] else 0
     if note["over"] or note["foreign"]:
         _NOTE.rows(now["drawn"])
+    else:
+        _RAN.rows()
     return raised

@@ -33,7 +33,7 @@ comment on table @extschema@.caliber_tick_note is
 comment on column @extschema@.caliber_tick_note.one is 'Always true: there is one row.';
 comment on column @extschema@.caliber_tick_note.drawn is 'The last place that was drawn in any queue.';
 comment on column @extschema@.caliber_tick_note.until is 'A transaction that began after that.';
-comment on column @extschema@.caliber_tick_note.noted_at is 'When.';
+comment on column @extschema@.caliber_tick_note.noted_at is 'When caliber_tick last ran.';
 
 alter table @extschema@.caliber_tick_note enable row level security;
 create policy caliber_tick_note_read on @extschema@.caliber_tick_note for select
