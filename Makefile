@@ -89,6 +89,10 @@ test: server-ready ## Run every test; ARGS="-k agents" for some
 	@$(MACHINE)/setup.sh tools
 	@$(MACHINE)/cluster.sh with .venv/bin/pytest $(ARGS)
 
+chaos: server-ready ## Break server and clients for a minute and check every promise; ARGS="--seconds 600 --seed 7"
+	@$(MACHINE)/setup.sh tools
+	@PYTHONPATH=tests $(MACHINE)/cluster.sh with .venv/bin/python -m harness.chaos $(ARGS)
+
 TYPED := plpython/caliber extension/build.py \
 	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
 SHELL_SCRIPTS := .ci/run $(wildcard $(MACHINE)/*.sh tests/*.sh tests/*/*.sh)
@@ -127,5 +131,5 @@ clean-products:
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: all bench build clean clean-products docs down dsn help image image-test install lint psql \
+.PHONY: all bench build chaos clean clean-products docs down dsn help image image-test install lint psql \
 	run server-current server-ready setup test top up

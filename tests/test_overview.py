@@ -121,12 +121,17 @@ def test_who_waits_for_whom(db: Connection, connect: Connect, agents: list[objec
     assert db.execute(query).fetchall() == []
 
 
-def test_for_admins_and_observers(db: Connection, connect: Connect, roles: Roles) -> None:
-    for group in ("caliber_admin", "caliber_observer"):
+def test_everybody_sees_what_is_theirs(
+    db: Connection, connect: Connect, agents: list[object], roles: Roles
+) -> None:
+    ann, bob = agents
+    db.execute("select caliber_message_send(%s, %s, null, 'task_delegation')", (bob, ann))
+    for group in ("caliber_admin", "caliber_agent", "caliber_observer"):
         own = connect(roles(group))
         for view in VIEWS:
             own.execute(f"select * from {view}").fetchall()
-    own = connect(roles("caliber_agent"))
+        assert overview(own)["messages ready"] == (0 if group == "caliber_agent" else 1)
+    own = connect(roles(None))
     assert {state(own, f"select * from {view}") for view in VIEWS} == {"42501"}
 
 

@@ -61,7 +61,8 @@ as $python$ @maintenance_restore.after_restore@ $python$;
 comment on function @extschema@.caliber_after_restore() is
 'To be called once after a backup was restored, or a standby took over that may lack the last commits, before agents come back: no lease, turn, claim or incarnation of before is valid any more, no number is handed out twice, and indexes on embeddings that the dump left out are made again. Admins only.';
 
-grant select on @extschema@.caliber_tick_note to caliber_admin, caliber_observer;
+-- Row security leaves agents nothing of it.
+grant select on @extschema@.caliber_tick_note to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function
     @extschema@.caliber_agent_reap(integer),
     @extschema@.caliber_tick(integer),

@@ -1,7 +1,7 @@
 -- Overview: what people look at in psql. One screen of everything, what is wrong and what to do
 -- about it, how full the queues are, and who waits for whom. All of it is read at this moment;
--- nothing is collected beforehand. For admins and observers; what the server knows of other
--- sessions it shows to members of pg_monitor only.
+-- nothing is collected beforehand. Everybody sees what row security shows them: admins and observers
+-- all, an agent its own. What the server knows of other sessions it shows to members of pg_monitor.
 
 create view @extschema@.caliber_queue_stats with (security_invoker = true) as
 select
@@ -391,4 +391,4 @@ grant select on
     @extschema@.caliber_overview,
     @extschema@.caliber_queue_stats,
     @extschema@.caliber_waits
-to caliber_admin, caliber_observer;
+to caliber_admin, caliber_agent, caliber_observer;
