@@ -1,7 +1,7 @@
 # CALIBER. `make help` lists the targets; `make run` is the place to start.
 
 # The subsystems in the order they are loaded. This is the only such list.
-SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read conflicts delegations delegations_read
+SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read conflicts delegations delegations_read maintenance overview
 
 # Server version: 15 to 18, as far as the machine packages it.
 PG ?= 15
@@ -80,11 +80,18 @@ dsn: ## Print the connection string of the running cluster, and nothing else
 psql: ## Open psql in the demo database of the running cluster
 	@$(MACHINE)/cluster.sh psql
 
+top: ## Watch agents, queues, leases and problems; DB=name for another database
+	@$(MACHINE)/cluster.sh top
+
 # --- Quality ---
 
 test: server-ready ## Run every test; ARGS="-k agents" for some
 	@$(MACHINE)/setup.sh tools
 	@$(MACHINE)/cluster.sh with .venv/bin/pytest $(ARGS)
+
+chaos: server-ready ## Break server and clients for a minute and check every promise; ARGS="--seconds 600 --seed 7"
+	@$(MACHINE)/setup.sh tools
+	@PYTHONPATH=tests $(MACHINE)/cluster.sh with .venv/bin/python -m harness.chaos $(ARGS)
 
 TYPED := plpython/caliber extension/build.py \
 	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
@@ -124,5 +131,5 @@ clean-products:
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: all bench build clean clean-products docs down dsn help image image-test install lint psql \
-	run server-current server-ready setup test up
+.PHONY: all bench build chaos clean clean-products docs down dsn help image image-test install lint psql \
+	run server-current server-ready setup test top up

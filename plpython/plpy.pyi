@@ -8,7 +8,11 @@ class Error(Exception):
     detail: str | None
     hint: str | None
 
-class SPIError(Error): ...
+# Not a kind of Error, though it has the same attributes.
+class SPIError(Exception):
+    sqlstate: str
+    detail: str | None
+    hint: str | None
 
 class Result(Sequence[dict[str, Any]], metaclass=ABCMeta):
     def nrows(self) -> int: ...

@@ -26,6 +26,7 @@ unix_socket_dir = {home}
 listen_port = {listen}
 auth_type = any
 pool_mode = transaction
+server_login_retry = 0.1
 default_pool_size = {pool}
 max_client_conn = 200
 logfile = {home}/log
@@ -34,12 +35,13 @@ pidfile = {home}/pid
 
 
 @contextmanager
-def pooler(user: str, pool: int) -> Iterator[str]:
+def pooler(user: str, pool: int, host: str | None = None, port: str | None = None) -> Iterator[str]:
     """The host to connect to, as any user; on the server everybody is that user."""
     assert PROGRAM
     home = Path(tempfile.mkdtemp(prefix="caliber_pooler_"))
     config = home / "pgbouncer.ini"
-    where = {"host": os.environ["PGHOST"], "port": f"{os.environ['PGPORT']} user={user}"}
+    server = f"{port or os.environ['PGPORT']} user={user}"
+    where = {"host": host or os.environ["PGHOST"], "port": server}
     config.write_text(CONFIG.format(**where, home=home, listen=PORT, pool=pool))
     command = [PROGRAM, str(config)]
     if os.geteuid() == 0:

@@ -10,6 +10,7 @@ def test_defaults_are_those_of_the_design(db: Connection) -> None:
     rows = db.execute("select key, value from caliber_config").fetchall()
     assert {r["key"]: r["value"] for r in rows} == {
         "agent_max_concurrent_tasks": "5",
+        "agent_reap": "on",
         "agent_spawn_depth": "8",
         "agent_unavailable_ms": "30000",
         "context_retention_days": "90",

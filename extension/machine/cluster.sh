@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The private cluster of this checkout: on a Unix socket only, in a directory nobody else may
 # enter, so that it needs no password and meets no other server.
-#   cluster.sh start | stop | dsn | demo | tour | psql [args] | with command...
+#   cluster.sh start | stop | dsn | demo | tour | top [database] | psql [args] | with command...
 # Run by root, the server is the user postgres; run by anybody else, it is that user.
 set -euo pipefail
 # shellcheck source=extension/machine/common.sh
@@ -263,13 +263,26 @@ and try next:
 END
 }
 
+# The screen again and again until it is interrupted; once, if nobody looks.
+top() {
+    local database=${1:-${DB:-caliber}} screen
+    while screen=$(with "$database" "$BINDIR/psql" -X -q -v ON_ERROR_STOP=1 -f "$ROOT/extension/machine/top.sql"); do
+        if [[ ! -t 1 ]]; then
+            printf '%s\n' "$screen"
+            return
+        fi
+        printf '\033[H\033[2J%s\n\n%s, every %s s, Ctrl-C to end\n' "$screen" "$database" "${EVERY:-2}"
+        sleep "${EVERY:-2}"
+    done
+}
+
 # ----------------------------------------------------------------------------------------------
 
 command=${1:-}
 (($#)) && shift
 case $command in
-    start | stop | dsn | demo | tour) "$command" "$@" ;;
+    start | stop | dsn | demo | tour | top) "$command" "$@" ;;
     psql) with caliber "$BINDIR/psql" "$@" ;;
     with) with postgres "$@" ;;
-    *) die "usage: cluster.sh start | stop | dsn | demo | tour | psql [args] | with command..." ;;
+    *) die "usage: cluster.sh start | stop | dsn | demo | tour | top [database] | psql [args] | with command..." ;;
 esac

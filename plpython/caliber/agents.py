@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from caliber import agents_rules, callers, checks, errors, memory_rules
+from caliber import agents_rules, callers, checks, epochs, errors, memory_rules
 from caliber.plans import plan
 
 _MOVE = plan(
@@ -41,17 +41,19 @@ _MOVE = plan(
     "jsonb",
 )
 
-_NEXT_INCARNATION = plan(
-    """
+# $2 whether the beat stays what it was, $3 whether there will be none any more.
+NEXT_INCARNATION = plan(
+    f"""
     update @extschema@.caliber_agent_beat as b
     set
-        incarnation = b.incarnation + 1,
+        incarnation = {epochs.after("b.incarnation")},
         beat_at = case when $2 then b.beat_at else pg_catalog.clock_timestamp() end,
-        ended = $2
+        ended = b.ended or $3
     where b.agent_id = $1
     returning b.incarnation
     """,
     "uuid",
+    "bool",
     "bool",
 )
 
@@ -139,7 +141,7 @@ def release(agent_id: str | None, incarnation: int | None) -> bool:
 
 def resume(agent_id: str | None) -> int:
     agent = callers.locked(agent_id, None)
-    row = _NEXT_INCARNATION.one(agent_id, False) or {}
+    row = NEXT_INCARNATION.one(agent_id, False, False) or {}
     incarnation = int(row["incarnation"])
     if agent["status"] not in ("initializing", "failed", "completed"):
         status = agent["status"]
@@ -169,7 +171,7 @@ def _terminate(agent: dict[str, Any], reason: str | None) -> bool:
     if agent["status"] == "terminated":
         return False
     ended = {"status": "terminated", "current_trajectory_id": None, "current_scope_id": None}
-    _NEXT_INCARNATION.rows(agent["agent_id"], True)
+    NEXT_INCARNATION.rows(agent["agent_id"], True, True)
     _move(agent, ended, reason, "agent_terminated", "info", f"{agent['name']} is terminated")
     return True
 

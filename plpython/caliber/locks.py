@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import plpy
 
-from caliber import callers, checks, errors
+from caliber import callers, checks, epochs, errors
 from caliber.plans import plan
 
 MAX_LEASE_MS = 24 * 60 * 60 * 1000
@@ -44,7 +44,8 @@ _TAKE = plan(
             resource_type, resource_id, fence, lock_id, holder_agent_id, acquired_at, expires_at, reason
         )
         select
-            $2, $3, 1, @extschema@.caliber_uuid_v7(), a.agent_id, now.at, now.at + $4 * interval '1 ms', $5
+            $2, $3, {epochs.FLOOR} + 1, @extschema@.caliber_uuid_v7(), a.agent_id,
+            now.at, now.at + $4 * interval '1 ms', $5
         from agent as a
         cross join (select pg_catalog.clock_timestamp() as at) as now
         where not exists (
@@ -56,7 +57,7 @@ _TAKE = plan(
         )
         on conflict (resource_type, resource_id) do update
         set
-            fence = case when {_MINE} then r.fence else r.fence + 1 end,
+            fence = case when {_MINE} then r.fence else greatest(r.fence + 1, excluded.fence) end,
             lock_id = case when {_MINE} then r.lock_id else excluded.lock_id end,
             holder_agent_id = excluded.holder_agent_id,
             acquired_at = case when {_MINE} then r.acquired_at else pg_catalog.clock_timestamp() end,
@@ -397,6 +398,11 @@ def release_all(agent_id: str | None) -> int:
     agent = _AGENT.one(agent_id)
     if agent is None:
         callers.refuse_agent(str(agent_id))
+    return give_back(str(agent_id))
+
+
+def give_back(agent_id: str) -> int:
+    """All leases of an agent; the caller has been found to be entitled to that."""
     row = _RELEASE_ALL.one(agent_id) or {}
     return int(row["released"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import plpy
 
-from caliber import errors
+from caliber import epochs, errors
 from caliber.plans import plan
 
 MODE = "@extschema@.caliber_lock_mode"
@@ -138,7 +138,7 @@ _END_OLD = plan(
 # Called with the turns held and nothing in the way. An exclusive lease replaces what shared
 # ones there are: the agent's own, and those that ran out.
 _GRANT = plan(
-    """
+    f"""
     with want as (
         select $2 as resource_type, w.resource_id
         from pg_catalog.unnest($3) as w (resource_id)
@@ -148,14 +148,14 @@ _GRANT = plan(
             resource_type, resource_id, fence, lock_id, holder_agent_id, acquired_at, expires_at, reason
         )
         select
-            w.resource_type, w.resource_id, 1, @extschema@.caliber_uuid_v7(), $1,
+            w.resource_type, w.resource_id, {epochs.FLOOR} + 1, @extschema@.caliber_uuid_v7(), $1,
             pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp() + $5 * interval '1 ms', $6
         from want as w
         where $4 = 'exclusive'
         order by w.resource_type, w.resource_id
         on conflict (resource_type, resource_id) do update
         set
-            fence = r.fence + 1,
+            fence = greatest(r.fence + 1, excluded.fence),
             shared = false,
             lock_id = excluded.lock_id,
             holder_agent_id = excluded.holder_agent_id,
@@ -172,13 +172,13 @@ _GRANT = plan(
     ),
     joined as (
         insert into @extschema@.caliber_resource as r (resource_type, resource_id, fence, shared)
-        select w.resource_type, w.resource_id, 1, true
+        select w.resource_type, w.resource_id, {epochs.FLOOR} + 1, true
         from want as w
         where $4 = 'shared'
         order by w.resource_type, w.resource_id
         on conflict (resource_type, resource_id) do update
         set
-            fence = r.fence + 1,
+            fence = greatest(r.fence + 1, excluded.fence),
             shared = true,
             lock_id = null,
             holder_agent_id = null,

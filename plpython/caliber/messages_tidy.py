@@ -45,6 +45,41 @@ _REQUEUE = plan(
     "int8",
 )
 
+# What an agent has taken and not settled. A message to a type is anybody's again, one to the agent
+# its own again, and the receipts are void. What is being settled at this moment is left to that.
+_GIVE_BACK = plan(
+    f"""
+    with had as (
+        select d.message_id, d.queue_id
+        from @extschema@.caliber_delivery as d
+        where ($1 is null or d.agent_id = $1)
+            and d.receipt is not null
+            and d.processed_at is null
+            and d.dead_at is null
+        order by d.message_id, d.queue_id
+        limit $2
+        for no key update skip locked
+    ),
+    back as (
+        update @extschema@.caliber_delivery as d
+        set
+            status = 'pending',
+            visible_at = pg_catalog.clock_timestamp(),
+            receipt = null,
+            agent_id = case when d.agent_id = d.queue_id then d.agent_id end
+        from had as h
+        where d.message_id = h.message_id and d.queue_id = h.queue_id
+        returning d.message_id, d.queue_id, d.agent_id
+    )
+    select
+        back.message_id,
+        {messages.WAKE.format()}
+    from back
+    """,
+    "uuid",
+    "int4",
+)
+
 _THERE = plan("select from @extschema@.caliber_message as m where m.message_id = $1", "uuid")
 
 # Two at once could each leave a message for the other.
@@ -132,6 +167,11 @@ def requeue(message_id: str | None, agent_id: str | None, ttl_ms: int | None) ->
             hint="caliber_dead_letter shows those that can be brought back.",
         )
     return back
+
+
+def give_back(agent_id: str | None, most: int) -> int:
+    """What this agent, or any, has taken; for reaping and after a restore."""
+    return len(_GIVE_BACK.rows(agent_id, most))
 
 
 def tidy(max_messages: int | None) -> list[dict[str, Any]]:

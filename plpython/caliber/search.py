@@ -367,10 +367,15 @@ _MAY_INDEX = plan(
 )
 
 
+def vector_schema() -> str:
+    """Where pgvector is, quoted."""
+    return plpy.quote_ident((_SETTINGS.one() or {})["vector_schema"])
+
+
 def embedding_index(dim: int | None) -> int:
     checks.required("dim", dim)
     checks.between("dim", dim, 1, MAX_HALF_INDEXED)
-    vector = plpy.quote_ident((_SETTINGS.one() or {})["vector_schema"])
+    vector = vector_schema()
     _ONE_AT_A_TIME.rows()
     found = _MAY_INDEX.one(SCHEMA, str(dim), vector) or {}
     if not found["may_index"]:

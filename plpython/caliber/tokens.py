@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import acting, callers, checks, errors
+from caliber import acting, callers, checks, epochs, errors
 from caliber.plans import plan
 
 MAX_SCOPE = 500
@@ -85,10 +85,10 @@ _PLACE = plan(
 )
 
 _GRANT = plan(
-    """
+    f"""
     update @extschema@.caliber_token as t
     set
-        turn = t.turn + 1,
+        turn = {epochs.after("t.turn")},
         last_ticket = t.last_ticket + 1,
         ticket = t.last_ticket + 1,
         holder_agent_id = $2,
@@ -139,7 +139,7 @@ _QUEUE = plan(
 # To the first in line who is not terminated, for a short time until it claims its turn; with
 # nobody in line the token is free. Terminated ones before it leave the line with it.
 _PASS_ON = plan(
-    """
+    f"""
     with first as (
         select w.ticket, w.agent_id, w.hold_seconds
         from @extschema@.caliber_token_waiter as w
@@ -154,7 +154,7 @@ _PASS_ON = plan(
     )
     update @extschema@.caliber_token as t
     set
-        turn = t.turn + case when f.ticket is null then 0 else 1 end,
+        turn = case when f.ticket is null then t.turn else {epochs.after("t.turn")} end,
         ticket = f.ticket,
         holder_agent_id = f.agent_id,
         hold_seconds = f.hold_seconds,
@@ -340,6 +340,11 @@ def _withdraw(token: dict[str, Any], agent_id: str) -> bool:
 
 def release_all(agent_id: str | None, incarnation: int | None) -> int:
     acting.agent(agent_id, incarnation)
+    return give_back(str(agent_id))
+
+
+def give_back(agent_id: str) -> int:
+    """All turns and places in line; the caller has been found to be entitled to that."""
     ended = 0
     for row in _OF_AGENT.rows(agent_id):
         token = _LOCK.one(row["team_id"], row["token_type"], row["scope"]) or {}

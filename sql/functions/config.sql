@@ -35,6 +35,10 @@ begin atomic
             'How many tasks an agent may have at once, unless it registered its own limit.'
         ),
         (
+            'agent_reap', 'boolean', 'on', null, null, null,
+            'Whether caliber_tick reaps agents that are unavailable; to be off where agents do not beat.'
+        ),
+        (
             'agent_spawn_depth', 'integer', '8', 0, 100, null,
             'How deep agents may spawn agents: 0 allows none.'
         ),

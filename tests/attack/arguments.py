@@ -29,6 +29,9 @@ SEEDS: tuple[str, ...] = (
     "insert into caliber_queue_mark (queue_id, low) values ('{agent_id}', 0)",
     "insert into caliber_queue_waiter (queue_id, armed) values ('{agent_id}', true)",
     "select caliber_lock_acquire('{agent_id}', 'file', '{word}.py', 'shared', timeout_ms => 3600000)",
+    "select put.* from caliber_region_create('{agent_id}', 'team', '{word}',"
+    " conflict_resolution => 'last_write_wins') as region_id,"
+    " lateral caliber_region_put('{agent_id}', region_id, '{word}', 'true') as put",
     "select put.* from caliber_region_create('{agent_id}', 'team', '{word}', conflict_resolution => 'manual')"
     " as region_id, generate_series(1, 2) as n, lateral caliber_region_put('{agent_id}', region_id,"
     " '{word}', to_jsonb(n), expected_version => 0) as put",

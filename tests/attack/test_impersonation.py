@@ -320,6 +320,7 @@ def test_after_the_end(own_world: World) -> None:
     hand = world.hand
     assert scalar(hand, "select count(*) from caliber_agent where team_id = %s", world.attacker.team_id) != 0
     world.admin.execute("select caliber_agent_terminate(%s)", (world.attacker.agent_id,))
+    hand.execute("select caliber_lock_release_all(%s)", (world.attacker.agent_id,))
     wrong = []
     before = world.checksum()
     assert scalar(hand, "select count(*) from caliber_agent") == 0
@@ -328,7 +329,7 @@ def test_after_the_end(own_world: World) -> None:
         state, _ = attempt(hand, *call)
         if state not in ("KA007", "42501"):
             wrong.append(f"{function.signature} by {argument.name}: {state or 'allowed'}")
-    # What it held is over: to end it once more, or to give it back, does nothing.
+    # To end it once more, or to give back what it held, does nothing.
     assert wrong == [
         "caliber_agent_terminate(uuid,text,boolean) by agent_id: allowed",
         "caliber_lock_release_all(uuid) by agent_id: allowed",

@@ -20,6 +20,7 @@ OPEN_TABLES = {"caliber_setting", "caliber_epoch"}
 # Tables with row security in which nothing is the victim's alone, and why.
 SHARED: dict[str, str] = {
     "caliber_conflict_compared": "ids of artifacts and numbers, shown to those who see all",
+    "caliber_tick_note": "how far queues are, of all of them together",
 }
 
 

@@ -228,7 +228,8 @@ def test_dump_and_restore_lose_nothing(connect: Connect, database: MakeDatabase,
     turn = "select turn from caliber_token_status('review')"
     assert scalar(restored, turn) == 1
     assert scalar(restored, "select caliber_token_release(%s, 'review', '', 1)", lead) is True
-    assert scalar(restored, turn) == 2
+    # Above what the database that was dumped can have handed out since.
+    assert scalar(restored, turn) == 2**32 + 1
     assert scalar(restored, "select caliber_checkpoint_save(%s, 'done', 'y')", lead) == 2
     assert scalar(restored, "select caliber_turn_add(scope_id, 'user', 'x') from caliber_scope limit 1") == 2
     assert scalar(restored, "select caliber_context_verify(context_id) from caliber_context") is True

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import psycopg
@@ -47,6 +48,14 @@ class Cluster:
     def remove(self) -> None:
         self._run("pg_ctl", "stop", "-m", "immediate", "-s", "-D", self.data, check=False)
         shutil.rmtree(self.home)
+
+    def amcheck(self) -> Counter[str]:
+        """What pg_amcheck finds in tables and indexes, each heap row looked up in each index."""
+        user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        command = [*user, str(BIN / "pg_amcheck"), "--install-missing", "--heapallindexed"]
+        command += ["-h", str(self.home), "-U", "postgres", "-d", "postgres"]
+        done = subprocess.run(command, env=CLEAN, cwd="/", capture_output=True, text=True, check=False)
+        return Counter(line for line in (done.stdout + done.stderr).splitlines() if done.returncode)
 
     def connect(self, dbname: str = "postgres") -> psycopg.Connection:
         return psycopg.connect(host=str(self.home), user="postgres", dbname=dbname, autocommit=True)

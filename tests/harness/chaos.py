@@ -1,0 +1,231 @@
+"""Sixteen clients use the whole API while the server is killed, connections break and clients pause:
+make chaos, or make chaos ARGS="--seconds 600 --seed 7 --kills 20".
+
+Half of the clients come through pgbouncer in transaction mode. What each client chooses, and what is
+done to the server and when, follow from the seed: a run that failed is repeated by its seed, as far
+as the machine lets it. Every promise is judged in the end, and the files of the server are checked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from harness import lock_history
+from harness.chaos_actors import (
+    EXPECTED,
+    Actor,
+    Client,
+    Events,
+    Everything,
+    Locks,
+    Messages,
+    Session,
+    State,
+    Tokens,
+    one,
+)
+from harness.cluster import Cluster
+from harness.messages_crash import claim_without_row_lock
+from pooler import PORT, pooler
+
+CLIENTS = 16
+MUTANTS = ("claim_without_row_lock", "lease_by_advisory_lock", "synchronous_commit_off")
+# How often which actor is chosen: locks, messages, state, tokens, events, the rest.
+WEIGHTS = (3, 6, 2, 2, 1, 3)
+LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+class Chaos:
+    def __init__(self, cluster: Cluster, seed: int, seconds: float, kills: int, mutant: str | None) -> None:
+        self.cluster, self.seed, self.seconds, self.kills = cluster, seed, seconds, kills
+        self.stop, self.luck = threading.Event(), random.Random(seed)
+        self.breaks: Counter[str] = Counter()
+        self.failure: BaseException | None = None
+        # One delivery in many is claimed by two; so there have to be many.
+        self.weights = (0, 1, 0, 0, 0, 0) if mutant == "claim_without_row_lock" else WEIGHTS
+        with cluster.connect() as session:
+            self.agents = self._prepare(session, mutant)
+            engine = lock_history.MUTANT if mutant == "lease_by_advisory_lock" else lock_history.CALIBER
+            self.locks, self.messages = Locks(self.agents, engine), Messages(self.agents)
+            self.events, self.rest = Events(self.agents), Everything(self.agents)
+            state, tokens = State(self.agents), Tokens(self.agents)
+            self.actors: list[Actor] = [self.locks, self.messages, state, tokens, self.events, self.rest]
+            for actor in self.actors:
+                actor.setup(session)
+
+    @staticmethod
+    def _prepare(session: Session, mutant: str | None) -> list[str]:
+        session.execute("create extension caliber cascade")
+        # Clients that pause are to be caught by the end of their leases, not reaped before it.
+        settings = {
+            "message_queue_limit": "0",
+            "notify_mode": "armed",
+            "agent_reap": "off",
+            "token_claim_seconds": "1",
+        }
+        for key, value in settings.items():
+            session.execute("select caliber_config_set(%s, %s)", (key, value))
+        session.execute("select caliber_team_create('default')")
+        if mutant == "claim_without_row_lock":
+            claim_without_row_lock(session)
+        if mutant == "synchronous_commit_off":
+            session.execute("alter system set synchronous_commit = off")
+            session.execute("alter system set wal_writer_delay = '10s'")
+            session.execute("select pg_reload_conf()")
+        query = "select caliber_agent_register('worker')::text from generate_series(1, %s)"
+        return [row[0] for row in session.execute(query, (CLIENTS,))]
+
+    # --- clients ---
+
+    def client(self, number: int, pooled: str) -> None:
+        """Goes on with a new connection when the old one is gone."""
+        luck = random.Random(self.seed * 1000 + number)
+        locks = lock_history.Client(
+            self.locks.engine, self.cluster.connect, self.agents[number], self.locks.history,
+            self.seed * 1000 + number, self.stop, 4,
+        )  # fmt: skip
+        me = Client(self.agents[number], luck, locks)
+        while not self.stop.is_set():
+            try:
+                with self.connect(pooled if number % 2 else "") as session:
+                    while not self.stop.is_set():
+                        self.turn(me, session)
+            except LOST:
+                self.breaks["connections lost"] += 1
+                time.sleep(0.05)
+            except BaseException as error:
+                self.failure = error
+                self.stop.set()
+                raise
+
+    def connect(self, pooled: str) -> Session:
+        if not pooled:
+            return self.cluster.connect()
+        return psycopg.connect(
+            host=pooled, port=PORT, user="postgres", dbname="postgres", autocommit=True,
+            prepare_threshold=None, connect_timeout=5,
+        )  # fmt: skip
+
+    def turn(self, me: Client, session: Session) -> None:
+        actor = me.luck.choices(self.actors, self.weights)[0]
+        try:
+            actor.turn(me, session)
+        except LOST:
+            raise
+        except psycopg.Error as error:
+            if error.sqlstate is None:
+                # Of the driver, about a connection that ended at the wrong moment.
+                raise psycopg.OperationalError(str(error)) from error
+            if error.sqlstate not in EXPECTED:
+                self.rest.surprise(error)
+        chance = me.luck.random()
+        if chance < 0.003:
+            # Gone without a word, as a machine that lost its network.
+            self.breaks["connections cut"] += 1
+            with socket.socket(fileno=os.dup(session.fileno())) as wire:
+                wire.shutdown(socket.SHUT_RDWR)
+        elif chance < 0.008:
+            self.breaks["pauses"] += 1
+            time.sleep(me.luck.uniform(0.5, 1.5))
+
+    # --- what is done to the server ---
+
+    def disturb(self) -> None:
+        """Kills of everything at times that the seed says, and ends of single sessions between them."""
+        began = time.monotonic()
+        times = sorted(self.luck.uniform(0.2, 0.9) * self.seconds for _ in range(self.kills))
+        while (passed := time.monotonic() - began) < self.seconds and not self.stop.is_set():
+            if times and passed >= times[0]:
+                times.pop(0)
+                self.breaks["kill -9 of all processes"] += 1
+                self.cluster.kill()
+                self.cluster.start()
+            with suppress(*LOST), self.cluster.connect() as session:
+                self.breaks["sessions ended"] += 1
+                one(
+                    session,
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where backend_type = 'client backend' and pid <> pg_backend_pid()"
+                    " order by random() limit 1",
+                )
+            time.sleep(self.luck.uniform(0.2, 1))
+
+    def follow(self) -> None:
+        while not self.stop.is_set():
+            with suppress(*LOST), self.cluster.connect() as session:
+                while not self.stop.is_set():
+                    if not self.events.follow(session):
+                        time.sleep(0.02)
+            time.sleep(0.05)
+
+    # --- the run ---
+
+    def go(self) -> dict[str, Counter[str]]:
+        """For each promise what was found against it."""
+        with pooler("postgres", CLIENTS, str(self.cluster.home), "5432") as pooled:
+            threads = [
+                threading.Thread(target=self.client, args=(n, pooled), daemon=True) for n in range(CLIENTS)
+            ]
+            threads.append(threading.Thread(target=self.follow, daemon=True))
+            for thread in threads:
+                thread.start()
+            try:
+                self.disturb()
+            finally:
+                self.stop.set()
+                for thread in threads:
+                    thread.join()
+        if self.failure:
+            raise self.failure
+        # What only looked durable is not.
+        self.cluster.kill()
+        self.cluster.start()
+        return self.judge()
+
+    def judge(self) -> dict[str, Counter[str]]:
+        with self.cluster.connect() as session:
+            last: Any = Client(self.agents[0], random.Random(self.seed), None)  # type: ignore[arg-type]
+            self.messages.drain(last, session)
+            found = {actor.promise: +actor.check(session) for actor in self.actors}
+        found["files: pg_amcheck"] = self.cluster.amcheck()
+        return found
+
+    def report(self, found: dict[str, Counter[str]]) -> str:
+        lines = [f"seed {self.seed}, {CLIENTS} clients, {self.seconds:g} s"]
+        lines += [f"  {times} × {what}" for what, times in sorted(self.breaks.items())]
+        done = {actor.promise: actor.done for actor in self.actors}
+        for promise, against in found.items():
+            count = f"{done[promise]:7,} operations" if promise in done else " " * 18
+            lines.append(f"{'BROKEN' if against else 'kept  '} {count}  {promise}")
+            lines += [f"         {times} × {what}" for what, times in against.items()]
+        return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--mutant", choices=MUTANTS)
+    options = parser.parse_args()
+    cluster = Cluster()
+    try:
+        cluster.start()
+        run = Chaos(cluster, options.seed, options.seconds, options.kills, options.mutant)
+        found = run.go()
+    finally:
+        cluster.remove()
+    print(run.report(found))
+    raise SystemExit(any(found.values()))
+
+
+if __name__ == "__main__":
+    main()
