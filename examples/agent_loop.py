@@ -32,9 +32,13 @@ def settle(conn: Connection, message: dict[str, object]) -> None:
         conn.execute("select caliber_message_acknowledge(%s, %s)", key)
 
 
-def read_for_ever(conn: Connection, agent_id: str) -> None:
+def listen(conn: Connection, agent_id: str) -> None:
     for row in conn.execute("select caliber_message_channels(%s) as name", [agent_id]).fetchall():
         conn.execute(f"listen {row['name']}")
+
+
+def read_for_ever(conn: Connection, agent_id: str) -> None:
+    listen(conn, agent_id)
     while True:
         messages = conn.execute("select * from caliber_message_receive(%s)", [agent_id]).fetchall()
         for message in messages:
@@ -50,8 +54,9 @@ def read_for_ever(conn: Connection, agent_id: str) -> None:
         assert found
         seconds = float(str(found["wait_ms"])) / 1000
         if found["state"] == "armed":
-            for _ in conn.notifies(timeout=seconds, stop_after=1):
-                pass
+            if not list(conn.notifies(timeout=seconds, stop_after=1)):
+                # Nobody called: perhaps the setting notify_mode, and with it the channel, has changed.
+                listen(conn, agent_id)
         elif found["state"] == "poll":
             time.sleep(min(seconds, 0.5))
 

@@ -39,10 +39,14 @@ async def settle(conn: Connection, message: dict[str, object]) -> None:
             raise
 
 
-async def read_for_ever(conn: Connection, agent_id: str) -> None:
+async def listen(conn: Connection, agent_id: str) -> None:
     cursor = await conn.execute("select caliber_message_channels(%s) as name", [agent_id])
     for row in await cursor.fetchall():
         await conn.execute(f"listen {row['name']}")
+
+
+async def read_for_ever(conn: Connection, agent_id: str) -> None:
+    await listen(conn, agent_id)
     receive = "select * from caliber_message_receive(%s, max_messages => %s)"
     while True:
         cursor = await conn.execute(receive, [agent_id, AT_ONCE])
@@ -55,8 +59,9 @@ async def read_for_ever(conn: Connection, agent_id: str) -> None:
         assert found
         seconds = float(str(found["wait_ms"])) / 1000
         if found["state"] == "armed":
-            async for _ in conn.notifies(timeout=seconds, stop_after=1):
-                pass
+            if not [note async for note in conn.notifies(timeout=seconds, stop_after=1)]:
+                # Nobody called: perhaps the setting notify_mode, and with it the channel, has changed.
+                await listen(conn, agent_id)
         elif found["state"] == "poll":
             await asyncio.sleep(min(seconds, 0.5))
 

@@ -74,7 +74,7 @@ def test_a_checkpoint_shares_the_fate_of_its_transaction(
 
 
 def test_it_keeps_the_process_and_the_trajectory(db: Connection, agent: object) -> None:
-    trajectory, other = uuid.uuid4(), uuid.uuid4()
+    trajectory, other = (scalar(db, "select caliber_trajectory_start('work', %s)", agent) for _ in "ab")
     db.execute("select caliber_agent_assign_trajectory(%s, %s)", (agent, trajectory))
     save = "select caliber_checkpoint_save(%s, 'done', %s, trajectory_id => %s, incarnation => %s)"
     db.execute(save, (agent, "a", None, 1))

@@ -285,3 +285,51 @@ def test_a_context_holds_what_its_agent_may_read(
     assert scalar(connect(login), "select count(distinct context_id) from caliber_context_trace") == 4
     assert state(connect(logins["bob"]), "select caliber_context_purge()") == "42501"
     assert state(connect(roles("caliber_observer")), ASSEMBLE, trajectory, 1000) == "42501"
+
+
+def test_notes_in_a_context_stay_with_who_may_read_them(
+    db: Connection, connect: Connect, roles: Roles, agent: object, trajectory: object
+) -> None:
+    """bob assembles ann's trajectory with notes of his own, which she may not read."""
+    ann, bob = roles("caliber_agent"), roles("caliber_agent")
+    db.execute("update caliber_agent set login_role = %s where agent_id = %s", (ann, agent))
+    other = scalar(db, "select caliber_agent_register('coder', name => 'bob')")
+    db.execute("update caliber_agent set login_role = %s where agent_id = %s", (bob, other))
+    db.execute("select caliber_note_add(%s, 'fact', 'a secret', embedding => '[1,2]')", (other,))
+    context = assemble(connect(bob), trajectory, more=", embedding => '[1,2]'")
+    assert "a secret" in context["content"]
+    session = connect(ann)
+    assert scalar(session, "select count(*) from caliber_context") == 0
+    assert scalar(session, "select count(*) from caliber_context_trace") == 0
+    check = "select caliber_check_access(%s, 'context', %s, 'read')"
+    assert scalar(session, check, agent, context["context_id"]) is False
+    assert scalar(connect(bob), "select count(*) from caliber_context") == 1
+
+
+def test_a_reader_of_some_turns_has_them_counted_in_the_trajectory(
+    db: Connection, connect: Connect, trajectory: object, scope: object
+) -> None:
+    """Not among all turns there are: there is no index from a trajectory to its turns."""
+    bob = scalar(db, "select caliber_agent_register('coder', name => 'bob')")
+    start = "select caliber_trajectory_start('another', agent_id) from caliber_agent, generate_series(1, 50)"
+    db.execute(start + " where name = 'ann'")
+    db.execute(
+        "insert into caliber_turn"
+        " (scope_id, turn_no, trajectory_id, agent_id, team_id, role, content, token_count)"
+        " select scope_id, n, trajectory_id, case when n > 90 then %s else agent_id end, team_id,"
+        " 'user', 'x', 1 from caliber_scope, generate_series(1, 100) as n",
+        (bob,),
+    )
+    db.execute("analyze")
+    session = connect()
+    said: list[str] = []
+    session.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
+    session.execute("load 'auto_explain'")
+    session.execute("set auto_explain.log_min_duration = 0")
+    session.execute("set auto_explain.log_nested_statements = on")
+    session.execute("set client_min_messages = log")
+    call = "select * from caliber_context_assemble(%s, 100, agent_id => %s)"
+    context = session.execute(call, (trajectory, bob)).fetchone()
+    assert context is not None
+    assert int(str(context["included"])) + int(str(context["excluded"])) == 10
+    assert "Seq Scan on caliber_turn" not in "\n".join(said)

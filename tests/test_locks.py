@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import pytest
 from conftest import Connect, Connection, refused, scalar, state
+from test_locks_wait import until
 
 ACQUIRE = "select caliber_lock_acquire(%s, %s, %s)"
+TIMED = "select caliber_lock_acquire(%s, %s, %s, %s, %s)"
 SHARED = "select caliber_lock_acquire(%s, %s, %s, 'shared')"
 MANY = "select * from caliber_lock_acquire_many(%s, %s, %s)"
 GUARD = "select caliber_lock_guard(%s, %s, %s)"
@@ -529,3 +531,28 @@ def test_sixteen_race_and_one_wins(connect: Connect, db: Connection) -> None:
         for thread in threads:
             thread.join()
         assert len(won) == 1
+
+
+@pytest.mark.parametrize(
+    "call", ["select caliber_lock_guard('file', 'src/a.py', 1)", "select caliber_lock_extend('{}', 60000)"]
+)
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_who_had_to_wait_is_judged_by_the_time_after_the_wait(
+    db: Connection, connect: Connect, ann: object, bob: object, call: str, mode: str
+) -> None:
+    """The file's lease runs when the call begins. It runs out while the call waits for its row, and
+    who has the row takes the directory."""
+    lock = scalar(db, TIMED, ann, "file", "src/a.py", mode, 500)
+    table = "caliber_resource" if mode == "exclusive" else "caliber_lock_shared"
+    other, late = connect(autocommit=False), connect()
+    other.execute(f"select from {table} where lock_id = %s for update", (lock,))
+    seen: list[str] = []
+    thread = threading.Thread(target=lambda: seen.append(state(late, call.format(lock))))
+    thread.start()
+    until(lambda: scalar(db, "select count(*) from pg_locks where not granted"))
+    until(lambda: scalar(db, "select count(*) from caliber_lock") == 0)
+    assert scalar(other, TIMED, bob, "file", "src/", "exclusive", 60000) is not None
+    other.commit()
+    thread.join()
+    assert seen == ["KA001"]
+    assert scalar(db, "select count(*) from caliber_lock") == 1

@@ -402,3 +402,50 @@ def test_transactions_that_take_in_two_orders_are_the_servers_affair(db: Connect
     ann.end(), bob.end()
     assert sorted([str(ann.sqlstate), str(bob.sqlstate)]) == ["40P01", "None"]
     assert (ann.got is None) != (bob.got is None)
+
+
+def test_two_processes_of_one_agent_in_one_queue_are_no_circle(db: Connection, agents: Make) -> None:
+    ann, bob, cyd, again = agents("ann bob cyd again")
+    again.id = bob.id
+    held = ann.take("x")
+    bob.wait("x")
+    waiting(db, "bob", "ann")
+    cyd.wait("x")
+    waiting(db, "cyd", "bob")
+    again.wait("x")
+    waiting(db, "bob", "cyd")
+    # Until the first in the queue has looked for circles again.
+    time.sleep(1.3)
+    assert bob.busy, bob.sqlstate
+    ann.release(held)
+    assert bob.end() is not None
+
+
+def test_a_waiter_waits_for_a_release_that_is_under_way(
+    db: Connection, connect: Connect, agents: Make
+) -> None:
+    ann, bob = agents("ann bob")
+    held = ann.take("x")
+    with connect(autocommit=False) as releasing:
+        assert scalar(releasing, RELEASE, held) is True
+        bob.wait("x")
+        # Longer than who would not wait is kept.
+        time.sleep(0.6)
+        assert bob.busy
+    assert bob.end() is not None
+
+
+def test_a_waiter_for_several_begins_anew_when_it_did_not_get_all(
+    db: Connection, connect: Connect, agents: Make
+) -> None:
+    """One of them is new, and seen only when another has taken it: the rest is not kept."""
+    ann, bob = agents("ann bob")
+    with connect(autocommit=False) as taking:
+        held = scalar(taking, ACQUIRE, ann.id, "doc", "y", "exclusive")
+        bob.start(MANY, bob.id, "doc", ["x", "y"], 5000)
+        # Past the attempt of 0.2 s before it waits.
+        time.sleep(0.5)
+        until(lambda: scalar(db, "select exists (select from pg_locks where not granted)"))
+    waiting(db, "bob", "ann")
+    ann.release(held)
+    assert bob.end() is not None

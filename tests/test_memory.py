@@ -68,6 +68,9 @@ def test_create_with_the_positional_order_of_the_protocol(
         ("%(scope)s, null, 'fact', repeat('x', 262145)", "54000"),
         ("%(scope)s, null, 'fact', 'x', null", "22023"),
         ("%(scope)s, null, 'fact', 'x', embedding => '[0,-0,0]'", "22023"),
+        # What is near to everything, as squares of it are zero to pgvector, or near to nothing.
+        ("%(scope)s, null, 'fact', 'x', embedding => '[1e-30,-1e-30]'", "22023"),
+        ("%(scope)s, null, 'fact', 'x', embedding => '[1,-1e30]'", "22023"),
         ("%(scope)s, null, 'fact', 'x', embedding_model => 'm'", "22023"),
         ("%(scope)s, null, 'fact', 'x', confidence => 1.1", "22023"),
         ("%(scope)s, null, 'fact', 'x', confidence => -0.1", "22023"),

@@ -192,6 +192,49 @@ def test_what_may_be_written_is_written(db: Connection, world: World) -> None:
                 assert state(db, supersede, old, new, world.agent) == "42501"
 
 
+def test_a_filter_lets_an_agent_replace_what_it_names(db: Connection, world: World) -> None:
+    make = "select caliber_artifact_create(%s, null, %s, 'x')"
+    supersede = "select caliber_artifact_supersede(%s, %s, agent_id => %s)"
+    permit(
+        db,
+        world,
+        read=[permission("*", "team")],
+        write=[permission("artifact", "team", artifact_type="review_comment")],
+    )
+    for kind, may in (("review_comment", True), ("fact", False)):
+        old, new = (scalar(db, make, world.memory["team"]["scope"], kind) for _ in range(2))
+        assert scalar(db, CHECK, world.agent, "artifact", old, "write") is may
+        if may:
+            assert scalar(db, supersede, old, new, world.agent) is True
+        else:
+            assert state(db, supersede, old, new, world.agent) == "42501"
+
+
+def test_who_may_write_what_it_does_not_read_writes_it(
+    db: Connection, connect: Connect, roles: Roles, world: World
+) -> None:
+    permit(db, world, write=[permission("*", "global")])
+    session = login(db, connect, roles, world.agent)
+    scope, trajectory = world.memory["global"]["scope"], world.memory["global"]["trajectory"]
+    assert scalar(session, CHECK, world.agent, "scope", scope, "write") is True
+    assert scalar(session, "select caliber_turn_add(%s, 'user', 'x')", scope) == 2
+    assert scalar(session, "select caliber_scope_checkpoint(%s, '{}')", scope) is not None
+    assert scalar(session, "select caliber_trajectory_suspend(%s)", trajectory) == "active"
+
+
+def test_who_has_the_trajectory_retires_notes_of_it(
+    db: Connection, connect: Connect, roles: Roles, world: World
+) -> None:
+    add = "select caliber_note_add(%s, 'fact', 'by mate', %s)"
+    note = scalar(db, add, world.agents["team"], world.memory["own"]["trajectory"])
+    session = login(db, connect, roles, world.agent)
+    assert scalar(session, CHECK, world.agent, "note", note, "write") is True
+    assert scalar(session, "select caliber_note_retire(%s)", note) is True
+    assert scalar(session, "select caliber_note_retire(%s)", note) is False
+    # And nobody's that is elsewhere.
+    assert state(session, "select caliber_note_retire(%s)", world.memory["team"]["note"]) == "P0002"
+
+
 def test_regions_follow_their_own_rule(db: Connection, world: World) -> None:
     """Whatever memory_access says: private is private."""
     permit(db, world, read=[permission("*", "global")], write=[permission("region", "global")])

@@ -102,6 +102,15 @@ def test_an_agent_acts_for_itself_only(db: Connection, connect: Connect, roles: 
     assert scalar(session, "select caliber_region_create(%s, 'private')", cast.stranger) is not None
 
 
+def test_who_may_not_make_a_region_is_not_told_which_agents_there_are(
+    connect: Connect, roles: Roles, cast: Cast
+) -> None:
+    nobody = connect(roles("caliber_agent"))
+    make = "select caliber_region_create(%s, 'private', readers => array[%s::uuid])"
+    for reader in (cast.reader, uuid.uuid4()):
+        assert state(nobody, make, cast.owner, reader) == "42501"
+
+
 def test_a_stranger_is_not_told_whether_a_region_exists(
     db: Connection, connect: Connect, roles: Roles, cast: Cast
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import psycopg
@@ -158,6 +159,7 @@ def test_what_no_longer_holds_is_left_out(db: Connection, agent: object, scope: 
         "'x', kinds => array['turn']",
         "'x', kinds => array[null]::text[]",
         "embedding => '[0,0]'",
+        "embedding => '[1e-30,0]'",
         "embedding => '[1]', min_similarity => 2",
         "repeat('x', 10001)",
     ],
@@ -239,6 +241,36 @@ def test_a_filter_that_starves_the_index_does_not_starve_the_result(
     assert all(str(r["content"]).startswith("his") for r in found)
 
 
+def test_who_reads_few_of_many_has_those_looked_up(
+    db: Connection, connect: Connect, roles: Roles, many: None
+) -> None:
+    """bob has a few of his own beside ann's many, and one of cyd's in his trajectory."""
+    login = roles("caliber_agent")
+    bob = scalar(db, "select caliber_agent_register('coder', name => 'bob')")
+    db.execute("update caliber_agent set login_role = %s where agent_id = %s", (login, bob))
+    trajectory = scalar(db, "select caliber_trajectory_start('his', %s)", bob)
+    insert(db, 3, "his number", trajectory)
+    cyd = scalar(db, "select caliber_agent_register('coder', name => 'cyd')")
+    db.execute("update caliber_artifact set agent_id = %s where content = 'his number 2'", (cyd,))
+    # As if the many were of many agents in many trajectories.
+    db.execute(
+        "update caliber_artifact set agent_id = gen_random_uuid(), trajectory_id = gen_random_uuid()"
+        " where content like 'fact%'"
+    )
+    db.execute("vacuum analyze")
+    session = connect()
+    session.execute("load 'auto_explain'")
+    session.execute(f"set role {login}")
+    probe = scalar(db, "select embedding from caliber_artifact where content = 'fact number 2000'")
+    for arguments in ((None, probe), ("number", None)):
+        said = explained(session, SEARCH, *arguments, 10)
+        assert "Seq Scan on caliber_artifact" not in said
+        assert "Index Scan on caliber_artifact_agent_idx" in said
+        assert "Index Scan on caliber_artifact_trajectory_idx" in said
+        assert HNSW not in said
+        assert set(contents(session, *arguments)) == {f"his number {n}" for n in (1, 2, 3)}
+
+
 def test_only_what_the_reader_may_see(db: Connection, connect: Connect, roles: Roles, many: None) -> None:
     logins = {name: roles("caliber_agent") for name in ("bob", "cyd")}
     access = {"bob": "own", "cyd": "team"}
@@ -270,3 +302,17 @@ def test_index_for_a_dimension(db: Connection, connect: Connect, roles: Roles) -
         assert state(db, index, bad) == "22023"
     assert state(connect(roles("caliber_admin")), index, 4) == "42501"
     assert state(connect(roles("caliber_agent")), index, 4) == "42501"
+
+
+def test_two_make_the_same_index_and_one_is_made(db: Connection, connect: Connect) -> None:
+    first, second = connect(autocommit=False), connect()
+    assert scalar(first, "select caliber_embedding_index(3)") == 2
+    made: list[object] = []
+    other = threading.Thread(target=lambda: made.append(scalar(second, "select caliber_embedding_index(3)")))
+    other.start()
+    waiting = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+    while other.is_alive() and scalar(db, waiting, second.info.backend_pid) == 0:
+        pass
+    first.commit()
+    other.join()
+    assert made == [0]

@@ -326,3 +326,29 @@ def test_the_function_that_counts_tokens_must_be_a_superusers(
     assert scalar(db, TURN, scope, "user", "x") == 1
     db.execute(f"alter function mine.words owner to {login}")
     assert state(db, TURN, scope, "user", "x") == "22023"
+
+
+def test_two_that_start_and_then_assign_wait_for_each_other_one_way(
+    db: Connection, connect: Connect, agent: object
+) -> None:
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    assign = "select caliber_agent_assign_trajectory(%s, %s)"
+    mine = scalar(first, START, "mine", agent, None)
+    done: list[object] = []
+
+    def other() -> None:
+        try:
+            done.append(scalar(second, assign, agent, scalar(second, START, "yours", agent, None)))
+        except Exception as error:
+            done.append(error)
+        second.commit()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    waiting = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+    while thread.is_alive() and scalar(db, waiting, second.info.backend_pid) == 0:
+        pass
+    assert scalar(first, assign, agent, mine) is not None
+    first.commit()
+    thread.join()
+    assert not isinstance(done[0], Exception) or getattr(done[0], "sqlstate", "") == "KA007"

@@ -50,8 +50,9 @@ _TURNS = """
             )
             else (
                 select pg_catalog.count(*)
-                from @extschema@.caliber_turn as t
-                where t.trajectory_id = $1 and t.agent_id = any($2)
+                from @extschema@.caliber_scope as s
+                inner join @extschema@.caliber_turn as t on s.scope_id = t.scope_id
+                where s.trajectory_id = $1 and t.agent_id = any($2)
             )
         end
     from (

@@ -207,19 +207,23 @@ _EXTEND = plan(
     "int8",
 )
 
-# The key share lock conflicts with giving the lease to anybody else, not with extending it.
+# The key share lock conflicts with giving the lease to anybody else, not with extending it. The
+# clock is looked at again once the row is locked: that may have taken a while.
 _GUARD = plan(
     """
-    select r.expires_at
-    from @extschema@.caliber_resource as r
-    inner join @extschema@.caliber_agent as a on r.holder_agent_id = a.agent_id
-    where r.resource_type = $1
-        and r.resource_id = $2
-        and r.fence = $3
-        and r.expires_at > pg_catalog.clock_timestamp()
-        and a.terminated_at is null
-        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
-    for key share of r
+    with kept as materialized (
+        select r.expires_at
+        from @extschema@.caliber_resource as r
+        inner join @extschema@.caliber_agent as a on r.holder_agent_id = a.agent_id
+        where r.resource_type = $1
+            and r.resource_id = $2
+            and r.fence = $3
+            and r.expires_at > pg_catalog.clock_timestamp()
+            and a.terminated_at is null
+            and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+        for key share of r
+    )
+    select k.expires_at from kept as k where k.expires_at > pg_catalog.clock_timestamp()
     """,
     "text",
     "text",
@@ -228,16 +232,19 @@ _GUARD = plan(
 
 _GUARD_SHARED = plan(
     """
-    select s.expires_at
-    from @extschema@.caliber_lock_shared as s
-    inner join @extschema@.caliber_agent as a on s.holder_agent_id = a.agent_id
-    where s.resource_type = $1
-        and s.resource_id = $2
-        and s.fence = $3
-        and s.expires_at > pg_catalog.clock_timestamp()
-        and a.terminated_at is null
-        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
-    for key share of s
+    with kept as materialized (
+        select s.expires_at
+        from @extschema@.caliber_lock_shared as s
+        inner join @extschema@.caliber_agent as a on s.holder_agent_id = a.agent_id
+        where s.resource_type = $1
+            and s.resource_id = $2
+            and s.fence = $3
+            and s.expires_at > pg_catalog.clock_timestamp()
+            and a.terminated_at is null
+            and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+        for key share of s
+    )
+    select k.expires_at from kept as k where k.expires_at > pg_catalog.clock_timestamp()
     """,
     "text",
     "text",

@@ -88,7 +88,7 @@ _TURNS = plan(
     MODE,
 )
 
-# list[dict[str, Any]] of others that do not go together with what is wanted, those that ran out included.
+# Leases of others that do not go together with what is wanted, those that ran out included.
 _IN_THE_WAY = plan(
     """
     select distinct
@@ -106,7 +106,9 @@ _IN_THE_WAY = plan(
     MODE,
 )
 
-_LOCK_OLD = plan(
+# Ended, not only locked: a guard or an extension that waits for the row has to see that it was
+# passed over. One that was faster is waited for, and the lease stays if it was extended.
+_END_OLD = plan(
     """
     with old as (
         select r.lock_id from @extschema@.caliber_resource as r
@@ -114,15 +116,21 @@ _LOCK_OLD = plan(
         order by r.lock_id
         for update
     ),
+    ended as (
+        update @extschema@.caliber_resource as r
+        set lock_id = null, holder_agent_id = null, acquired_at = null, expires_at = null, reason = null
+        from old as o
+        where r.lock_id = o.lock_id and r.expires_at <= pg_catalog.clock_timestamp()
+    ),
     old_shared as (
         select s.lock_id from @extschema@.caliber_lock_shared as s
         where s.lock_id = any($1)
         order by s.lock_id
         for update
     )
-    select lock_id from old
-    union all
-    select lock_id from old_shared
+    delete from @extschema@.caliber_lock_shared as s
+    using old_shared as o
+    where s.lock_id = o.lock_id and s.expires_at <= pg_catalog.clock_timestamp()
     """,
     "uuid[]",
 )
@@ -299,7 +307,7 @@ def turns(wants: Wants) -> None:
 
 
 def in_the_way(wants: Wants) -> list[dict[str, Any]]:
-    """list[dict[str, Any]] that run and do not go together with these wants."""
+    """Leases that run and do not go together with these wants."""
     return [row for row in _found(wants) if row["runs"]]
 
 
@@ -310,11 +318,17 @@ def attempt(wants: Wants) -> list[dict[str, Any]] | None:
         return None
     if found:
         # A guard or an extension may be under way on a lease that seems to have run out.
-        _LOCK_OLD.rows([row["lock_id"] for row in found])
+        _END_OLD.rows([row["lock_id"] for row in found])
         if in_the_way(wants):
             return None
-    granted = list(_GRANT.rows(*wants.written()))
-    return granted if len(granted) == len(wants.resource_ids) else None
+    try:
+        with plpy.subtransaction():
+            granted = list(_GRANT.rows(*wants.written()))
+            if len(granted) != len(wants.resource_ids):
+                raise Nothing
+    except Nothing:
+        return None
+    return granted
 
 
 def _found(wants: Wants) -> list[dict[str, Any]]:

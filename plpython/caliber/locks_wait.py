@@ -21,13 +21,14 @@ MAX_PLACE = 20
 _TIMEOUT = plan("select pg_catalog.set_config('lock_timeout', $1, true)", "text")
 _SLEEP = plan("select pg_catalog.pg_sleep($1)", "float8")
 
-# Shared advisory locks that conflict with nothing; pg_locks shows them to everybody at once.
+# Shared advisory locks; pg_locks shows them to everybody at once. One that cannot be had is of a
+# lease whose release is under way: there is no need to tell it.
 _TELL = plan(
     """
     select
         pg_catalog.pg_advisory_xact_lock_shared(@extschema@._caliber_lock_waiter($1))::text,
         pg_catalog.count(
-            pg_catalog.pg_advisory_xact_lock_shared(@extschema@._caliber_lock_obstacle(l.lock_id))::text
+            pg_catalog.pg_try_advisory_xact_lock_shared(@extschema@._caliber_lock_obstacle(l.lock_id))
         )
     from pg_catalog.unnest($2) as l (lock_id)
     """,
@@ -35,34 +36,39 @@ _TELL = plan(
     "uuid[]",
 )
 
-# The agents that wait for each other in a circle with this one: those it waits for, through
-# others or not, and that wait for it.
+# The calls that wait for each other in a circle with this one: those it waits for, through others
+# or not, and that wait for it. A lease comes free no sooner than the calls of its holder that
+# wait; in the queue a call waits for a call, whosever it is.
 _CIRCLE = plan(
     """
     with recursive waits as materialized (
-        select w.waiting_agent_id, w.blocking_agent_id from @extschema@.caliber_lock_waits as w
+        select w.pid, w.waiting_agent_id, w.waiting, w.blocking_agent_id, w.blocking_pid
+        from @extschema@.caliber_lock_waits as w
+    ),
+    steps as materialized (
+        select w.pid, w.blocking_pid as next_pid from waits as w where w.blocking_pid is not null
+        union
+        select w.pid, h.pid
+        from waits as w
+        inner join waits as h on w.blocking_agent_id = h.waiting_agent_id
+        where w.blocking_pid is null
     ),
     before as (
-        select w.blocking_agent_id as agent_id from waits as w where w.waiting_agent_id = $1
+        select s.next_pid as pid from steps as s where s.pid = pg_catalog.pg_backend_pid()
         union
-        select w.blocking_agent_id
-        from waits as w
-        inner join before as b on w.waiting_agent_id = b.agent_id
+        select s.next_pid from steps as s inner join before as b on s.pid = b.pid
     ),
     behind as (
-        select w.waiting_agent_id as agent_id from waits as w where w.blocking_agent_id = $1
+        select s.pid from steps as s where s.next_pid = pg_catalog.pg_backend_pid()
         union
-        select w.waiting_agent_id
-        from waits as w
-        inner join behind as b on w.blocking_agent_id = b.agent_id
+        select s.pid from steps as s inner join behind as b on s.next_pid = b.pid
     )
-    select a.agent_id, a.name
+    select distinct w.pid, w.waiting as name, w.pid = pg_catalog.pg_backend_pid() as own
     from before
-    inner join behind using (agent_id)
-    inner join @extschema@.caliber_agent as a using (agent_id)
-    order by a.agent_id
-    """,
-    "uuid",
+    inner join behind using (pid)
+    inner join waits as w using (pid)
+    order by w.pid
+    """
 )
 
 # Rows that are locked are left alone: their holder is busy with them.
@@ -101,7 +107,7 @@ def wait(
     deadline = time.monotonic() + wait_ms / 1000
     try:
         _tell(wants, blocking)
-        _refuse_deadlock(wants)
+        _refuse_deadlock()
         _lock_timeout(deadline)
         locks_take.turns(wants)
         return _look_until(deadline, wants, blocking)
@@ -128,7 +134,7 @@ def _look_until(
             checked = now
             told |= new
             _tell(wants, blocking)
-            _refuse_deadlock(wants)
+            _refuse_deadlock()
         _SLEEP.rows(_pause(now - began, deadline - now, blocking))
 
 
@@ -156,17 +162,17 @@ def _tell(wants: Wants, blocking: list[dict[str, Any]]) -> None:
     _TELL.rows(wants.agent_id, [row["lock_id"] for row in blocking])
 
 
-def _refuse_deadlock(wants: Wants) -> None:
+def _refuse_deadlock() -> None:
     """Of several that close a circle at once all see it. So each looks again after a pause of its
     own, and finds that one before it has given up, or gives up itself."""
-    circle = [row["agent_id"] for row in _CIRCLE.rows(wants.agent_id)]
+    circle = [row["own"] for row in _CIRCLE.rows()]
     if not circle:
         return
-    place = circle.index(wants.agent_id) if wants.agent_id in circle else 0
+    place = circle.index(True) if True in circle else 0
     _SLEEP.rows(min(place, MAX_PLACE) * GIVE_UP_SECONDS)
-    found = _CIRCLE.rows(wants.agent_id)
+    found = _CIRCLE.rows()
     if found:
-        names = ", ".join(row["name"] for row in found)
+        names = ", ".join(dict.fromkeys(row["name"] for row in found))
         errors.fail(
             errors.DEADLOCK,
             "waiting for this lock would never end",

@@ -56,13 +56,20 @@ _ARTIFACT = plan(
 
 _OLD_ARTIFACT = plan(
     f"""
-    select {memory_rules.writer(own="a.agent_id in (r.agent_id, t.agent_id)")}
+    select {
+        memory_rules.writer(
+            own="a.agent_id in (r.agent_id, t.agent_id)",
+            attributes="pg_catalog.jsonb_build_object('artifact_type', r.artifact_type)",
+        )
+    }
     from @extschema@.caliber_artifact as r
     inner join @extschema@.caliber_trajectory as t on r.trajectory_id = t.trajectory_id
     left join @extschema@.caliber_agent as a on {memory_rules.WRITER_IS}
     where r.artifact_id = $1
     """,
-    *memory_rules.WRITER_TYPES,
+    "uuid",
+    "uuid",
+    "text",
 )
 
 # In one order, whoever supersedes what: two that would supersede each other meet here, and
@@ -201,7 +208,13 @@ _RETIRE = plan(
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
             and @extschema@._caliber_allows(
                 a.memory_access, 'write', 'note',
-                case when n.agent_id = a.agent_id then 'own' when n.team_id = a.team_id then 'team' end,
+                case
+                    when n.agent_id = a.agent_id or exists (
+                        select from @extschema@.caliber_trajectory as t
+                        where t.trajectory_id = n.trajectory_id and t.agent_id = a.agent_id
+                    ) then 'own'
+                    when n.team_id = a.team_id then 'team'
+                end,
                 pg_catalog.jsonb_build_object('note_type', n.note_type)
             )
         returning n.note_id, n.team_id, n.trajectory_id, n.note_type, a.agent_id
@@ -223,6 +236,10 @@ _NOTE_STATE = plan(
         n.retired_at,
         @extschema@._caliber_is_admin()
         or n.agent_id = @extschema@._caliber_my_agent()
+        or exists (
+            select from @extschema@.caliber_trajectory as t
+            where t.trajectory_id = n.trajectory_id and t.agent_id = @extschema@._caliber_my_agent()
+        )
         or n.team_id = @extschema@._caliber_reads_team('note')
         or @extschema@._caliber_reads_all('note') as may_see
     from @extschema@.caliber_note as n
@@ -293,7 +310,7 @@ def artifact_supersede(
     if artifact_id == superseded_by:
         errors.invalid("superseded_by", superseded_by, "must be another artifact")
     memory_rules.fence(agent_id, incarnation)
-    row = _OLD_ARTIFACT.one(artifact_id, agent_id, "artifact", "{}")
+    row = _OLD_ARTIFACT.one(artifact_id, agent_id, "artifact")
     writer = memory_rules.allowed(row, "artifact", str(artifact_id), agent_id, "artifact")
     found = {
         r["artifact_id"]: r for r in _LOCK_ARTIFACTS.rows(artifact_id, superseded_by, writer["agent_id"])
@@ -398,6 +415,6 @@ def note_retire(
             errors.NOT_PERMITTED,
             "the agent may not retire this note",
             detail=f"The note is {note_id}.",
-            hint="Its author may, and who has memory_access.write to notes of its team.",
+            hint="Its author may, who has its trajectory, and whose memory_access.write reaches it.",
         )
     return False

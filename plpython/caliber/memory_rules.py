@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 from caliber import callers, checks, errors
 from caliber.plans import plan
 
+# Of the numbers of an embedding the largest has at least this size, and at most its inverse.
+LEAST_NUMBER = 1e-12
+
 # To an agent a, a trajectory t is its own, its team's, or somebody else's.
 BELONGS = (
     "case when t.agent_id = a.agent_id then 'own' when t.team_id = a.team_id then 'team' else 'other' end"
@@ -30,7 +33,7 @@ _WRITER = """
     @extschema@._caliber_allows(
         a.memory_access, 'write', $3,
         case when {own} then 'own' when t.team_id = a.team_id then 'team' else 'other' end,
-        $4
+        {attributes}
     ) as may_write
 """
 # Who writes: the agent given, else the one whose login is calling, else, for an admin, the one
@@ -43,14 +46,14 @@ WRITER_IS = """
 WRITER_TYPES = ("uuid", "uuid", "text", "jsonb")
 
 
-def writer(own: str = "t.agent_id = a.agent_id") -> str:
+def writer(own: str = "t.agent_id = a.agent_id", attributes: str = "$4") -> str:
     """The columns that allowed() judges; own says when what is written is the agent's own."""
-    return _WRITER.format(own=own)
+    return _WRITER.format(own=own, attributes=attributes)
 
 
 _ACTS = plan(
     """
-    select a.agent_id
+    select a.agent_id, a.name, a.status
     from @extschema@.caliber_agent as a
     where a.agent_id = $1
         and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
@@ -60,9 +63,13 @@ _ACTS = plan(
 
 
 def acts_for(agent_id: str | None) -> None:
-    """Refuse who passes for another, before anything is looked up or locked for it."""
-    if agent_id is not None and _ACTS.one(agent_id) is None:
+    """Refuse who passes for another or has ended, before anything is looked up or locked for it."""
+    if agent_id is None:
+        return
+    agent = _ACTS.one(agent_id)
+    if agent is None:
         callers.refuse_agent(agent_id)
+    callers.refuse_ended(agent, None)
 
 
 _FENCE = plan(
@@ -137,7 +144,7 @@ def allowed(row: dict[str, Any] | None, kind: str, key: str, agent_id: str | Non
         callers.refuse_ended(
             {"status": "terminated", "name": row["agent_name"], "agent_id": row["agent_id"]}, None
         )
-    if not row["may_see"]:
+    if not (row["may_see"] or row["may_write"]):
         missing(kind, key)
     if not row["may_write"]:
         errors.fail(
@@ -175,15 +182,21 @@ def content(argument: str, value: str | None) -> str:
     return value
 
 
-def embedding(value: str | None, model: str | None) -> None:
+def embedding(value: str | None, model: str | None = None) -> None:
     if value is None:
         if model is not None:
             errors.invalid("embedding_model", model, "must not be given without an embedding")
         return
     checks.label("embedding_model", model)
-    # pgvector prints zero as 0 or -0; the direction of a vector of zeros is undefined.
-    if not value.strip("[],-0"):
-        errors.invalid("embedding", value, "must not be all zeros")
+    # pgvector squares in single precision: what under- or overflows there is like everything, or
+    # like nothing. Zeros have no direction at all.
+    largest = max(abs(float(number)) for number in value.strip("[]").split(","))
+    if not LEAST_NUMBER <= largest <= 1 / LEAST_NUMBER:
+        errors.invalid(
+            "embedding",
+            value,
+            f"must not be all zeros, nor all below {LEAST_NUMBER} or any above its inverse",
+        )
 
 
 def confidence(value: float | None) -> None:

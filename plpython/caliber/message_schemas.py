@@ -2,17 +2,19 @@
 
 The library is jsonschema, Debian's python3-jsonschema, loaded by the first typed message of a
 session. Python cannot be interrupted, so what a check may cost is bounded: a schema holds no
-regular expressions and refers to nothing outside itself, and a check ends after so many steps.
+regular expressions and refers to nothing outside itself, and a check ends after so many steps or seconds.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from caliber import checks, errors
 from caliber.plans import plan
 
 MAX_STEPS = 100_000
+MAX_SECONDS = 2.0
 MAX_SCHEMA_DEPTH = 64
 
 _LATEST = plan(
@@ -44,6 +46,7 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _validators: dict[tuple[str, int], Any] = {}
 _class: Any = None
 _steps = 0
+_ends = 0.0
 
 
 class TooLong(Exception):
@@ -63,9 +66,9 @@ def validated(schema_name: str, payload: str) -> int:
     version = int(found["version"])
     validator = _validators.get((schema_name, version))
     if validator is None:
-        validator = _library()(_loaded("json_schema", found["json_schema"]))
+        validator = _library()(loaded("json_schema", found["json_schema"]))
         _validators[schema_name, version] = validator
-    wrong = _first_error(validator, _loaded("payload", payload))
+    wrong = _first_error(validator, loaded("payload", payload))
     if wrong is not None:
         errors.fail(
             errors.INVALID,
@@ -78,7 +81,7 @@ def validated(schema_name: str, payload: str) -> int:
 
 def refuse_schema(text: str) -> None:
     """Raises for what is no schema, or one whose checks could take for ever."""
-    schema = _loaded("json_schema", text)
+    schema = loaded("json_schema", text)
     _refuse_keywords(schema, 0)
     library = _library()
     wrong = _first_error(library(library.META_SCHEMA), schema, meta=True)
@@ -88,7 +91,7 @@ def refuse_schema(text: str) -> None:
     _first_error(library(schema), {})
 
 
-def _loaded(argument: str, text: str) -> Any:
+def loaded(argument: str, text: str) -> Any:
     import json
 
     checks.shallow(argument, text)
@@ -151,7 +154,8 @@ def _counted(check: Any) -> Any:
     def step(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         global _steps
         _steps += 1
-        if _steps > MAX_STEPS:
+        # Steps alone would not do: one that fails writes the whole value into its message.
+        if _steps > MAX_STEPS or time.monotonic() > _ends:
             raise TooLong
         return check(validator, value, instance, schema)
 
@@ -177,12 +181,13 @@ def _number(item: Any) -> Any:
 
 
 def _first_error(validator: Any, instance: Any, meta: bool = False) -> str | None:
-    global _steps
+    global _steps, _ends
     _steps = 0
+    _ends = time.monotonic() + MAX_SECONDS
     try:
         found = next(iter(validator.iter_errors(instance)), None)
     except TooLong:
-        return f"The check took more than {MAX_STEPS} steps."
+        return f"The check took more than {MAX_STEPS} steps or {MAX_SECONDS:g} s."
     except RecursionError:
         return "The schema refers to itself without end."
     except Exception as error:  # the library's own, such as a reference to nothing

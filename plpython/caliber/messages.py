@@ -26,6 +26,9 @@ LIMIT = """coalesce(
             '1000'
         )"""
 
+# How many keys one batch or broadcast tries for.
+MOST_KEYS = 100
+
 _TYPES = (
     "uuid", "uuid", "text", "text", "jsonb", "uuid", "@extschema@.caliber_message_priority",
     "text", "text", "uuid", "uuid[]", "text", "uuid", "uuid", "bool", "int8", "text", "text",
@@ -69,7 +72,11 @@ _TO_AGENT = """
             inner join @extschema@.caliber_agent as r
                 on r.agent_id = $2
                 and r.terminated_at is null
-                and (r.team_id = s.team_id or @extschema@._caliber_is_admin())
+                and (
+                    r.team_id = s.team_id
+                    or @extschema@._caliber_is_admin()
+                    or @extschema@._caliber_may_send($1, $2)
+                )
 """
 
 _INCARNATION = """
@@ -117,6 +124,30 @@ _NOTIFY = {
         end
     """,
 }
+
+# For verbs that rarely put something back into a queue: whether somebody sleeps is not asked.
+# Of back, with message_id, queue_id and agent_id.
+WAKE = f"""
+        case when {MODE} <> 'off' and pg_catalog.pg_notification_queue_usage() <= 0.25
+            then pg_catalog.pg_notify(
+                case when {MODE} = 'always' then 'caliber_agent_message'
+                    else 'caliber_message_' || pg_catalog.replace(back.queue_id::text, '-', '')
+                end,
+                case when {MODE} = 'always'
+                    then '{{{{"message_id":"' || back.message_id || '","to_agent_id":'
+                        || coalesce('"' || back.agent_id || '"', 'null') || ',"to_agent_type":'
+                        || coalesce(
+                            case when back.agent_id is null then (
+                                select '"' || m.to_agent_type || '"' from @extschema@.caliber_message as m
+                                where m.message_id = back.message_id
+                            ) end,
+                            'null'
+                        ) || '}}}}'
+                    else ''
+                end
+            )
+        end
+"""
 
 # For messages to a type: the team is not at hand behind the insert.
 _TYPE_QUEUE = """@extschema@._caliber_type_queue(
@@ -227,7 +258,14 @@ def _send(arguments: tuple[Any, ...]) -> str:
     stale = False
     while True:
         settings = messages_settings.known()
-        messages_limits.take(settings.queue_limit, sender, agent, agent_type)
+        try:
+            messages_limits.take(settings.queue_limit, sender, agent, agent_type)
+        except errors.CaliberError:
+            # What is in the queue already needs no room in it.
+            known = messages_rules.sent_before(arguments) if key is not None else None
+            if known is None:
+                raise
+            return known
         mode = settings.notify_mode
         locked = (_KEY.one(sender, agent, agent_type) or {})["locked"] if mode == "armed" else None
         message_id = messages_settings.new_id(settings)

@@ -56,17 +56,16 @@ _WRONG = plan(
                     and r.terminated_at is null
                     and (
                         @extschema@._caliber_is_admin()
-                        or r.team_id = (
-                            select s.team_id from @extschema@.caliber_agent as s where s.agent_id = $1
-                        )
+                        or @extschema@._caliber_may_send($1, g.to_agent_id)
                     )
             ) then 'to_agent_id'
             when pg_catalog.octet_length(g.payload::text) > {checks.MAX_PAYLOAD} then 'payload'
             when pg_catalog.length(g.subject) > {messages_rules.MAX_SUBJECT} then 'subject'
             when pg_catalog.length(g.body) > {messages_rules.MAX_BODY} then 'body'
-            when pg_catalog.cardinality(g.artifact_ids) > {messages_rules.MAX_ARTIFACTS} then 'artifact_ids'
+            when pg_catalog.cardinality(g.artifact_ids) > {messages_rules.MAX_ARTIFACTS}
+                or pg_catalog.array_position(g.artifact_ids, null) is not null then 'artifact_ids'
             when g.channel is not null
-                and not g.channel ~ '^(direct|(task|collab):.{{1,190}})$' then 'channel'
+                and not g.channel ~ '^(direct|(task|collab):(?=.*\\S).{{1,190}})$' then 'channel'
             when g.ttl_ms not between 1 and {messages_rules.MAX_TTL_MS} then 'ttl_ms'
             when pg_catalog.length(g.idempotency_key) not between 1 and {messages_rules.MAX_KEY}
                 then 'idempotency_key'
@@ -87,18 +86,24 @@ _WRONG = plan(
     "jsonb",
 )
 
+# The server's table of locks is small: whose key is not tried for is simply notified.
 _QUEUES = plan(
     f"""
     select
-        g.to_agent_id, g.to_agent_type, pg_catalog.count(*) as messages,
-        (
-            {messages.MODE} = 'armed'
+        q.to_agent_id, q.to_agent_type, q.messages, q.queue_id,
+        case when q.place <= {messages.MOST_KEYS}
+            and {messages.MODE} = 'armed'
             and pg_catalog.current_setting('transaction_isolation') = 'read committed'
-            and pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.uuid_hash_extended(g.queue_id, 0))
-        ) as locked,
-        g.queue_id
-    from ({_GIVEN}) as g
-    group by g.to_agent_id, g.to_agent_type, g.queue_id
+            then pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.uuid_hash_extended(q.queue_id, 0))
+            else false
+        end as locked
+    from (
+        select
+            g.to_agent_id, g.to_agent_type, g.queue_id, pg_catalog.count(*) as messages,
+            pg_catalog.row_number() over () as place
+        from ({_GIVEN}) as g
+        group by g.to_agent_id, g.to_agent_type, g.queue_id
+    ) as q
     """,
     "uuid",
     "jsonb",
@@ -193,19 +198,28 @@ _SEND = plan(
 )
 
 _KEPT = plan(
-    """
-    select m.idempotency_key, m.message_id
-    from @extschema@.caliber_message as m
-    where m.from_agent_id = $1 and m.idempotency_key = any ($2)
+    f"""
+    select
+        g.place, g.idempotency_key, m.message_id,
+        m.to_agent_id is not distinct from g.to_agent_id
+        and m.to_agent_type is not distinct from g.to_agent_type
+        and m.message_type = g.message_type
+        and m.payload = coalesce(g.payload, '{{}}')
+        and m.body is not distinct from g.body as is_same
+    from ({_GIVEN}) as g
+    inner join @extschema@.caliber_message as m
+        on m.from_agent_id = $1 and m.idempotency_key = g.idempotency_key
+    order by g.place
     """,
     "uuid",
-    "text[]",
+    "jsonb",
 )
 
 
 def send_batch(from_agent_id: str | None, batch: str | None, incarnation: int | None) -> list[str]:
     messages_rules.acting(from_agent_id, incarnation)
     text = _checked(batch)
+    keyed = '"idempotency_key"' in text
     versions = _versions(text) if '"schema_name"' in text else []
     places = list(_WRONG.rows(from_agent_id, text))
     if not 1 <= len(places) <= MAX_BATCH:
@@ -213,6 +227,11 @@ def send_batch(from_agent_id: str | None, batch: str | None, incarnation: int | 
     for row in places:
         if row["what"] is not None:
             _refuse(str(from_agent_id), row)
+    if keyed:
+        kept = _kept(str(from_agent_id), text)
+        # A whole batch that is repeated needs no room in the queues.
+        if len(kept) == len(places):
+            return list(kept.values())
     locked = []
     limit = messages_settings.fresh().queue_limit
     for queue in _QUEUES.rows(from_agent_id, text):
@@ -222,7 +241,11 @@ def send_batch(from_agent_id: str | None, batch: str | None, incarnation: int | 
         if queue["locked"]:
             locked.append(queue["queue_id"])
     sent = list(_SEND.rows(from_agent_id, text, locked, versions))
-    return _ids(str(from_agent_id), sent)
+    if not keyed:
+        return [row["id"] for row in sent]
+    # What was there under its key keeps the id it had.
+    kept = _kept(str(from_agent_id), text)
+    return [row["id"] if row["is_new"] else kept[place] for place, row in enumerate(sent, 1)]
 
 
 def _checked(batch: str | None) -> str:
@@ -240,12 +263,11 @@ def _versions(text: str) -> list[int | None]:
 
     from caliber import message_schemas
 
-    checks.shallow("messages", text)
     return [
         message_schemas.validated(given["schema_name"], json.dumps(given.get("payload", {})))
         if isinstance(given, dict) and given.get("schema_name") is not None
         else None
-        for given in json.loads(text)
+        for given in message_schemas.loaded("messages", text)
     ]
 
 
@@ -267,8 +289,11 @@ def _refuse(sender: str, row: dict[str, Any]) -> None:
     )
 
 
-def _ids(sender: str, sent: list[dict[str, Any]]) -> list[str]:
-    """What was there under its key keeps the id it had."""
-    keys = [row["idempotency_key"] for row in sent if not row["is_new"]]
-    kept = {r["idempotency_key"]: r["message_id"] for r in _KEPT.rows(sender, keys)} if keys else {}
-    return [row["id"] if row["is_new"] else kept[row["idempotency_key"]] for row in sent]
+def _kept(sender: str, text: str) -> dict[int, str]:
+    """By place, the messages that are there under the keys of this batch."""
+    kept = {}
+    for row in _KEPT.rows(sender, text):
+        if not row["is_same"]:
+            messages_rules.other_message(row["idempotency_key"], row["message_id"])
+        kept[int(row["place"])] = row["message_id"]
+    return kept

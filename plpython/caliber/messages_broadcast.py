@@ -11,7 +11,8 @@ from typing import Any
 from caliber import checks, errors, messages, messages_rules
 from caliber.plans import plan
 
-# Agents of the team, or of the channel; a channel's members in other teams only for an admin.
+# Agents of the team, or of the channel. Members in other teams get what an admin sends, and only
+# if an admin put them there: anybody can join a channel whose name it knows.
 _RECIPIENTS = """
     select r.agent_id
     from @extschema@.caliber_agent as s
@@ -24,6 +25,7 @@ _RECIPIENTS = """
             else (r.team_id = s.team_id or @extschema@._caliber_is_admin()) and exists (
                 select from @extschema@.caliber_channel_member as c
                 where c.channel = $2 and c.agent_id = r.agent_id
+                    and (r.team_id = s.team_id or c.by_admin)
             )
         end
     where s.agent_id = $1
@@ -31,7 +33,7 @@ _RECIPIENTS = """
         and (s.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
 """
 
-# In one order, so that two broadcasts do not wait for each other's keys; none waits anyway.
+# The server's table of locks is small: whose key is not tried for is simply notified.
 _KEYS = plan(
     f"""
     select coalesce(pg_catalog.array_agg(k.agent_id) filter (where k.locked), '{{}}') as locked
@@ -42,7 +44,7 @@ _KEYS = plan(
             and pg_catalog.pg_try_advisory_xact_lock_shared(
                 pg_catalog.uuid_hash_extended(r.agent_id, 0)
             ) as locked
-        from ({_RECIPIENTS}) as r
+        from ({_RECIPIENTS} limit {messages.MOST_KEYS}) as r
         where {messages.MODE} = 'armed'
     ) as k
     """,
@@ -165,7 +167,8 @@ _SENT_BEFORE = plan(
             select pg_catalog.count(*)::integer from @extschema@.caliber_delivery as d
             where d.message_id = m.message_id
         ) as recipients,
-        m.to_agent_id is null and m.channel = $3 and m.message_type = $4 and m.payload = $5 as is_same
+        m.to_agent_id is null and m.channel = $3 and m.message_type = $4 and m.payload = $5
+        and m.to_agent_type is not distinct from $6 and m.body is not distinct from $7 as is_same
     from @extschema@.caliber_message as m
     where m.from_agent_id = $1 and m.idempotency_key = $2
     """,
@@ -174,6 +177,8 @@ _SENT_BEFORE = plan(
     "text",
     "text",
     "jsonb",
+    "text",
+    "text",
 )
 
 
@@ -220,6 +225,11 @@ def broadcast(
         from caliber import message_schemas
 
         version = message_schemas.validated(schema_name, str(payload))
+    same = (from_agent_id, idempotency_key, channel, message_type, payload, to_agent_type, body)
+    if idempotency_key is not None:
+        before = _sent_before(*same)
+        if before is not None:
+            return before
     _refuse_full(from_agent_id, channel, to_agent_type)
     locked = (_KEYS.one(from_agent_id, channel, to_agent_type) or {})["locked"]
     row = _SEND.one(
@@ -228,7 +238,7 @@ def broadcast(
         idempotency_key, schema_name, version, incarnation, locked,
     ) or {}  # fmt: skip
     if row["message_id"] is None and row["wanted"]:
-        return _sent_before(from_agent_id, idempotency_key, channel, message_type, payload)
+        return _sent_before(*same) or messages_rules.changed()
     return row
 
 
@@ -244,12 +254,8 @@ def _refuse_full(sender: str | None, channel: str, agent_type: str | None) -> No
         )
 
 
-def _sent_before(
-    sender: str | None, key: str | None, channel: str, message_type: str | None, payload: str | None
-) -> dict[str, Any]:
-    found = _SENT_BEFORE.one(sender, key, channel, message_type, payload) if key else None
-    if found is None:
-        messages_rules.changed()
-    if not found["is_same"]:
+def _sent_before(sender: str | None, key: str | None, *content: str | None) -> dict[str, Any] | None:
+    found = _SENT_BEFORE.one(sender, key, *content) if key else None
+    if found is not None and not found.pop("is_same"):
         messages_rules.other_message(str(key), found["message_id"])
     return found

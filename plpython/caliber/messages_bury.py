@@ -28,10 +28,9 @@ _BURY = """
         where d.processed_at is null
             and d.dead_at is null
             {where}
-            and (
-                d.expires_at <= pg_catalog.clock_timestamp()
-                or (d.attempts >= most.attempts and d.visible_at <= pg_catalog.clock_timestamp())
-            )
+            -- Whoever has it was given it in time, and may settle it in time.
+            and d.visible_at <= pg_catalog.clock_timestamp()
+            and (d.expires_at <= pg_catalog.clock_timestamp() or d.attempts >= most.attempts)
         limit $1
         for no key update of d skip locked
     ),
@@ -40,6 +39,7 @@ _BURY = """
         set
             status = 'dead',
             dead_at = pg_catalog.clock_timestamp(),
+            receipt = null,
             error = case
                 when d.expires_at <= pg_catalog.clock_timestamp() then 'expired'
                 else coalesce(d.error, 'taken ' || d.attempts || ' times and never settled')
@@ -71,10 +71,8 @@ _ANY = plan(
         and d.seq >= $2
         and d.processed_at is null
         and d.dead_at is null
-        and (
-            d.expires_at <= pg_catalog.clock_timestamp()
-            or (d.attempts > 0 and d.visible_at <= pg_catalog.clock_timestamp())
-        )
+        and d.visible_at <= pg_catalog.clock_timestamp()
+        and (d.expires_at <= pg_catalog.clock_timestamp() or d.attempts > 0)
     limit 1
     """,
     "uuid[]",

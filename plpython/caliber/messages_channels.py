@@ -7,9 +7,10 @@ from caliber.plans import plan
 
 _JOIN = plan(
     """
-    insert into @extschema@.caliber_channel_member as c (channel, agent_id)
-    values ($1, $2)
-    on conflict (channel, agent_id) do nothing
+    insert into @extschema@.caliber_channel_member as c (channel, agent_id, by_admin)
+    values ($1, $2, @extschema@._caliber_is_admin())
+    on conflict (channel, agent_id) do update set by_admin = true
+    where excluded.by_admin and not c.by_admin
     returning true as joined
     """,
     "text",

@@ -148,10 +148,7 @@ def receive(
         errors.invalid("max_messages", max_messages, f"must be between 1 and {MAX_BATCH}")
     if visibility_ms is None or not 1 <= visibility_ms <= MAX_VISIBILITY_MS:
         errors.invalid("visibility_ms", visibility_ms, f"must be between 1 and {MAX_VISIBILITY_MS}")
-    if message_types is not None and len(message_types) > checks.MAX_LIST:
-        errors.invalid(
-            "message_types", f"{len(message_types)} types", f"must hold at most {checks.MAX_LIST} types"
-        )
+    refuse_types(message_types)
     marks = messages_marks.of(agent_id, agent_type)
     statement = _statement(
         max_messages, agent_type is not None, message_types is not None, incarnation is not None
@@ -166,6 +163,13 @@ def receive(
         messages_bury.bury(marks.queues, min(marks.own, marks.shared))
         return []
     return [row["message"] for row in rows]
+
+
+def refuse_types(message_types: list[str | None] | None) -> None:
+    if message_types is not None and len(message_types) > checks.MAX_LIST:
+        errors.invalid(
+            "message_types", f"{len(message_types)} types", f"must hold at most {checks.MAX_LIST} types"
+        )
 
 
 def refuse(agent_id: str | None, agent_type: str | None, incarnation: int | None) -> NoReturn:

@@ -8,7 +8,7 @@ that sends.
 
 from __future__ import annotations
 
-from caliber import errors, messages_settings
+from caliber import errors, messages_rules, messages_settings
 from caliber.plans import plan
 
 _SHARE = 8
@@ -86,6 +86,9 @@ def _count(
     room = limit - waiting
     if room < wanted:
         _free.pop(queue, None)
+        # Who may not send there is not told that it is full.
+        messages_rules.acting(sender, None)
+        messages_rules.refuse_recipient(sender, agent)
         whose = f"type {agent_type}" if agent is None else f"agent {agent}"
         errors.fail(
             errors.AT_CAPACITY,

@@ -80,10 +80,12 @@ _LOOK = plan(
     "int8",
 )
 
+# Who stores one in a transaction that stays open is not waited for.
 _STORE = plan(
     """
     insert into @extschema@.caliber_queue_mark as m (queue_id, low)
-    values ($1, $2)
+    select $1, $2
+    where pg_catalog.pg_try_advisory_xact_lock(pg_catalog.uuid_hash_extended($1, 1))
     on conflict (queue_id) do update
     set low = excluded.low, marked_at = excluded.marked_at
     where m.low < excluded.low

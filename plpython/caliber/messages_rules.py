@@ -149,17 +149,20 @@ def known_type(message_type: str | None) -> None:
     )
 
 
+_MAY_SEND = plan("select @extschema@._caliber_may_send($1, $2) as may_send", "uuid", "uuid")
+
+
 def refuse_recipient(sender: str, recipient: str | None) -> None:
     """Raises when the recipient is the reason; an agent is not told whether a stranger exists."""
     if recipient is None:
         return
     mine, other = _AGENT.one(sender) or {}, _AGENT.one(recipient)
-    if not mine["is_admin"] and (other is None or other["team_id"] != mine["team_id"]):
+    if not mine["is_admin"] and not (_MAY_SEND.one(sender, recipient) or {})["may_send"]:
         errors.fail(
             errors.NOT_PERMITTED,
             "you may not send to this agent",
-            detail=f"Agent {recipient} is not in your team.",
-            hint="An agent sends within its team; a member of caliber_admin to any agent.",
+            detail=f"Agent {recipient} is not in your team, and you do not hold send_messages on it.",
+            hint="An agent sends within its team and where caliber_grant_access let it; an admin to any.",
         )
     if other is None or other["status"] == "terminated":
         errors.fail(
@@ -174,6 +177,8 @@ def parent(message_id: str, agent_id: str) -> dict[str, Any]:
     """The message that is answered, by an agent that is party to it."""
     found = _PARENT.one(message_id, agent_id)
     if found is None or not found["is_party"]:
+        # Only who may act for the agent is told what it was party to.
+        acting(agent_id, None)
         errors.fail(
             errors.NOT_FOUND,
             "there is no such message to answer",

@@ -12,13 +12,11 @@ from os import urandom
 
 from caliber.plans import plan
 
-# Rises with whatever is set, falls with whatever is reset: no two states are alike, since a set
-# counts microseconds and a row counts three hundred years.
+# Rises with whatever is set, falls with whatever is reset. A sum, not the latest: what was set
+# earlier may be committed later.
 STAMP = """(
                 select coalesce(
-                    (pg_catalog.date_part('epoch', pg_catalog.max(s.set_at)) * 1000000)::bigint
-                    + pg_catalog.count(*) * 10000000000000000,
-                    0
+                    pg_catalog.sum((pg_catalog.date_part('epoch', s.set_at) * 1000000)::bigint)::bigint, 0
                 )
                 from @extschema@.caliber_setting as s
             )"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from caliber import callers, checks, errors, messages_rules
+from caliber.messages import WAKE
 from caliber.messages_claim import MAX_BATCH, MAX_VISIBILITY_MS
 from caliber.plans import Statement, plan
 
@@ -70,13 +71,15 @@ _READ = """
 
 _EXTEND = """
     update @extschema@.caliber_delivery as d
-    set visible_at = pg_catalog.clock_timestamp() + $5 * interval '1 ms'
+    set visible_at = greatest(d.visible_at, pg_catalog.clock_timestamp() + $5 * interval '1 ms')
     where {mine} {open}
     returning d.visible_at
 """
 
-# $5 reason, $6 whether to try again, $7 pause. A message to a type goes back to all of them.
-_REJECT = """
+# $5 reason, $6 whether to try again, $7 pause. A message to a type goes back to all of them, and
+# a reader that sleeps until the lease would have ended has to look again.
+_REJECT = (
+    """
     with most as materialized (
         select
             1 + coalesce(
@@ -114,7 +117,7 @@ _REJECT = """
             error = $5
         from most
         where {mine} {open} and d.receipt is not null
-        returning d.message_id, d.status, d.agent_id, d.attempts, d.error
+        returning d.message_id, d.queue_id, d.status, d.agent_id, d.attempts, d.error
     )
     select
         r.status,
@@ -126,10 +129,17 @@ _REJECT = """
             reference_type => 'message',
             reference_id => r.message_id::text,
             details => pg_catalog.jsonb_build_object('attempts', r.attempts, 'error', r.error)
-        ) end as logged
+        ) end as logged,
+        case when r.status = 'failed' then (
+            select"""
+    + WAKE
+    + """
+            from (select r.message_id, r.queue_id, r.agent_id) as back
+        ) end as woken
     from rejected as r
     inner join @extschema@.caliber_message as m on r.message_id = m.message_id
 """
+)
 
 _FURTHER = {_EXTEND: ("int4",), _REJECT: ("text", "bool", "int4")}
 
@@ -208,8 +218,8 @@ _WHY = plan(
     select
         d.agent_id, d.queue_id, d.status, d.receipt, d.attempts, d.read_at,
         d.agent_id = @extschema@._caliber_my_agent() as is_mine,
-        @extschema@._caliber_is_admin() as is_admin,
-        @extschema@._caliber_actor() as actor
+        d.queue_id = @extschema@._caliber_my_type_queue() as is_of_my_type,
+        @extschema@._caliber_is_admin() as is_admin
     from @extschema@.caliber_delivery as d
     where d.message_id = $1
     """,
@@ -297,7 +307,7 @@ def _refused(
     if not mine and receipt is not None and _shared(rows):
         _outdated(str(message_id), receipt)
     if not mine:
-        _not_yours(str(message_id), rows[0], agent_id)
+        _not_yours(str(message_id), agent_id)
     if receipt is not None:
         mine = [r for r in mine if r["receipt"] == receipt]
         if not mine:
@@ -317,11 +327,14 @@ def _refused(
 
 def _shared(rows: list[dict[str, Any]]) -> bool:
     """Whether it is a message to a type, which another agent may have by now."""
-    return len(rows) == 1 and rows[0]["agent_id"] != rows[0]["queue_id"]
+    row = rows[0]
+    may_know = row["is_admin"] or row["is_of_my_type"]
+    return len(rows) == 1 and may_know and row["agent_id"] != row["queue_id"]
 
 
 def _unknown(message_id: str) -> NoReturn:
-    callers.require_admin("ask for messages that are not its own")
+    if not callers.who()["is_admin"]:
+        _not_yours(message_id, None)
     errors.fail(
         errors.NOT_FOUND,
         "there is no such message",
@@ -330,8 +343,8 @@ def _unknown(message_id: str) -> NoReturn:
     )
 
 
-def _not_yours(message_id: str, row: dict[str, Any], agent_id: str | None) -> NoReturn:
-    whom = f"agent {agent_id}" if agent_id else row["actor"]
+def _not_yours(message_id: str, agent_id: str | None) -> NoReturn:
+    whom = f"agent {agent_id}" if agent_id else callers.who()["actor"]
     errors.fail(
         errors.NOT_PERMITTED,
         "the message is not yours",

@@ -21,6 +21,8 @@ _REQUEUE = plan(
             visible_at = pg_catalog.clock_timestamp(),
             expires_at = pg_catalog.clock_timestamp() + $3 * interval '1 ms',
             receipt = null,
+            delivered_at = null,
+            read_at = null,
             agent_id = case when d.agent_id = d.queue_id then d.agent_id end,
             dead_at = null
         where d.message_id = $1
@@ -31,24 +33,12 @@ _REQUEUE = plan(
     select
         @extschema@._caliber_log(
             'message_requeued', 'message', 'info', 'a dead message is pending again',
-            source_agent_id => b.agent_id,
+            source_agent_id => back.agent_id,
             reference_type => 'message',
-            reference_id => b.message_id::text
+            reference_id => back.message_id::text
         ),
-        -- Whether somebody sleeps is not asked: this is rare.
-        case when {messages.MODE} <> 'off' and pg_catalog.pg_notification_queue_usage() <= 0.25
-            then pg_catalog.pg_notify(
-                case when {messages.MODE} = 'always' then 'caliber_agent_message'
-                    else 'caliber_message_' || pg_catalog.replace(b.queue_id::text, '-', '')
-                end,
-                case when {messages.MODE} = 'always'
-                    then '{{"message_id":"' || b.message_id || '","to_agent_id":'
-                        || coalesce('"' || b.agent_id || '"', 'null') || ',"to_agent_type":null}}'
-                    else ''
-                end
-            )
-        end
-    from back as b
+        {messages.WAKE.format()}
+    from back
     """,
     "uuid",
     "uuid",

@@ -80,10 +80,43 @@ _NEXT = plan(
             and o.processed_at is null
             and o.dead_at is null
             and (o.expires_at is null or o.expires_at > pg_catalog.clock_timestamp())
-        limit 1000
+            and ($2 is null or exists (
+                select from @extschema@.caliber_message as c
+                where c.message_id = o.message_id and c.message_type = any ($2)
+            ))
     ) as d
     """,
     "uuid[]",
+    "text[]",
+)
+
+# Whether one of those that can be taken is in nobody's open transaction.
+_FREE = plan(
+    """
+    select
+    from pg_catalog.unnest($1) as q (queue_id)
+    cross join lateral (
+        select
+        from @extschema@.caliber_delivery as o
+        where o.queue_id = q.queue_id
+            and o.seq >= coalesce(
+                (select m.low from @extschema@.caliber_queue_mark as m where m.queue_id = q.queue_id), 0
+            )
+            and o.processed_at is null
+            and o.dead_at is null
+            and o.visible_at <= pg_catalog.clock_timestamp()
+            and (o.expires_at is null or o.expires_at > pg_catalog.clock_timestamp())
+            and ($2 is null or exists (
+                select from @extschema@.caliber_message as c
+                where c.message_id = o.message_id and c.message_type = any ($2)
+            ))
+        limit 1
+        for share of o skip locked
+    ) as d
+    limit 1
+    """,
+    "uuid[]",
+    "text[]",
 )
 
 _NAP = plan("select pg_catalog.pg_sleep($1)", "float8")
@@ -98,7 +131,17 @@ def channels(agent_id: str | None, agent_type: str | None) -> list[str]:
     return [f"caliber_message_{me[queue].replace('-', '')}" for queue in ("own", "shared")]
 
 
-def arm(agent_id: str | None, agent_type: str | None, incarnation: int | None) -> list[dict[str, Any]]:
+class _LetGo(Exception):
+    """Gives the locks of a subtransaction back."""
+
+
+def arm(
+    agent_id: str | None,
+    agent_type: str | None,
+    incarnation: int | None,
+    message_types: list[str | None] | None,
+) -> list[dict[str, Any]]:
+    messages_claim.refuse_types(message_types)
     me = _me(agent_id, agent_type, incarnation)
     queues = [me["own"], me["shared"]]
     woken = me["mode"] != "off" and me["sees_new"]
@@ -106,9 +149,12 @@ def arm(agent_id: str | None, agent_type: str | None, incarnation: int | None) -
         woken = _armed(queues)
     state = "armed" if woken else "poll"
     # After arming, and with a snapshot of its own: what was sent before is there.
-    wait_ms = _next(queues)
+    wait_ms = _next(queues, message_types)
     if wait_ms is not None and wait_ms <= 0:
-        return [{"state": "ready", "wait_ms": 0}]
+        if not me["sees_new"] or _free(queues, message_types):
+            return [{"state": "ready", "wait_ms": 0}]
+        # It is in an open transaction, and if that is undone nobody notifies.
+        return [{"state": "poll", "wait_ms": _LONGEST_NAP_MS}]
     return [{"state": state, "wait_ms": MAX_WAIT_MS if wait_ms is None else min(wait_ms, MAX_WAIT_MS)}]
 
 
@@ -123,7 +169,13 @@ def _armed(queues: list[str]) -> bool:
     return True
 
 
-def wait(agent_id: str | None, timeout_ms: int | None, agent_type: str | None) -> bool:
+def wait(
+    agent_id: str | None,
+    timeout_ms: int | None,
+    agent_type: str | None,
+    message_types: list[str | None] | None,
+) -> bool:
+    messages_claim.refuse_types(message_types)
     checks.required("timeout_ms", timeout_ms)
     checks.between("timeout_ms", timeout_ms, 0, MAX_WAIT_MS)
     me = _me(agent_id, agent_type, None)
@@ -137,8 +189,8 @@ def wait(agent_id: str | None, timeout_ms: int | None, agent_type: str | None) -
     left = float(timeout_ms or 0)
     nap = float(_FIRST_NAP_MS)
     while True:
-        next_ms = _next(queues)
-        if next_ms is not None and next_ms <= 0:
+        next_ms = _next(queues, message_types)
+        if next_ms is not None and next_ms <= 0 and _free(queues, message_types):
             return True
         if left <= 0:
             return False
@@ -149,8 +201,18 @@ def wait(agent_id: str | None, timeout_ms: int | None, agent_type: str | None) -
         nap = min(nap * 1.5, _LONGEST_NAP_MS)
 
 
-def _next(queues: list[str]) -> int | None:
-    row = _NEXT.one(queues) or {}
+def _free(queues: list[str], message_types: list[str | None] | None) -> bool:
+    found = False
+    try:
+        with plpy.subtransaction():
+            found = bool(_FREE.rows(queues, message_types))
+            raise _LetGo
+    except _LetGo:
+        return found
+
+
+def _next(queues: list[str], message_types: list[str | None] | None) -> int | None:
+    row = _NEXT.one(queues, message_types) or {}
     wait_ms: int | None = row["wait_ms"]
     return wait_ms
 

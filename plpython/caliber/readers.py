@@ -128,13 +128,19 @@ def everything() -> Reader:
     )
 
 
-def condition(alias: str, team: str, readable: str) -> str:
-    """The policy of turns, artifacts and notes, with parameters for the team and the agents."""
-    return f"""(
-        {alias}.team_id = {team}
-        or {alias}.agent_id = any({readable})
-        or exists (
-            select from @extschema@.caliber_trajectory as own
-            where own.trajectory_id = {alias}.trajectory_id and own.agent_id = any({readable})
-        )
-    )"""
+def condition(alias: str, team: str | None, readable: str, by_index: bool) -> str:
+    """The policy of artifacts and notes, with parameters for the team, if any, and the agents.
+
+    By index it is written so that each part of it can be looked up, for when it leaves few rows;
+    else so that a row is judged fast, whatever the agents have.
+    """
+    own = f"from @extschema@.caliber_trajectory as own where own.agent_id = any({readable})"
+    parts = [
+        f"{alias}.agent_id = any({readable})",
+        f"{alias}.trajectory_id = any(array(select own.trajectory_id {own}))"
+        if by_index
+        else f"exists (select {own} and own.trajectory_id = {alias}.trajectory_id)",
+    ]
+    if team is not None:
+        parts.append(f"{alias}.team_id = {team}")
+    return f"({' or '.join(parts)})"

@@ -229,6 +229,9 @@ def create(
     if name is not None:
         checks.slug("name", name)
     checks.label("description", description, 1000)
+    if readers or writers:
+        # Who may not make the region is not told which agents there are.
+        refuse_caller(_SEE.one(owner_agent_id, None, "write") or {}, str(owner_agent_id), None)
     for argument, agents in (("readers", readers), ("writers", writers)):
         _refuse_unlistable(argument, agents or [])
     if incarnation is not None:

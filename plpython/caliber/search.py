@@ -7,7 +7,7 @@ from typing import Any
 
 import plpy
 
-from caliber import checks, errors, readers
+from caliber import checks, errors, memory_rules, readers
 from caliber.plans import SCHEMA, Statement, plan
 
 MAX_RESULTS = 100
@@ -115,13 +115,14 @@ class Match:
 class Filter:
     """A condition of a statement. In its text {n} is the number of its parameter."""
 
-    __slots__ = ("argument", "name", "text", "type")
+    __slots__ = ("argument", "indexed", "name", "text", "type")
 
-    def __init__(self, name: str, text: str, kind: str, argument: Any) -> None:
+    def __init__(self, name: str, text: str, kind: str, argument: Any, indexed: bool = False) -> None:
         self.name = name
         self.text = text
         self.type = kind
         self.argument = argument
+        self.indexed = indexed
 
 
 def search(
@@ -144,8 +145,7 @@ def search(
     for kind in kinds or []:
         if kind not in KINDS:
             errors.invalid("kinds", kind, "must hold artifact, note or both")
-    if embedding is not None and not embedding.strip("[],-0"):
-        errors.invalid("embedding", embedding, "must not be all zeros")
+    memory_rules.embedding(embedding)
     limit = int(max_results or 0)
     # Of two lists that are to be joined, more than what is shown in the end.
     candidates = max(4 * limit, 40) if query and embedding else limit
@@ -181,51 +181,58 @@ def _matches(wanted: Wanted, kinds: list[str], min_similarity: float | None) -> 
 
 def nearest(wanted: Wanted, kind: str) -> list[Match]:
     """By cosine distance: exact among few rows, else by the index where there is one."""
-    filters = _filters(wanted, kind)
-    arguments = [f.argument for f in filters]
-    names = tuple(f.name for f in filters)
     rows_there = _rows_there(wanted, kind)
     if not rows_there:
         return []
     rows: Any = None
     if rows_there > wanted.exact_rows:
-        key = ("index", kind, wanted.dimensions, wanted.vector, *names)
-        statement = _statement(key, lambda: _nearest(wanted, kind, filters, _cast(wanted)))
         before = _iterative(wanted.candidates)
-        rows = statement.rows(wanted.embedding, wanted.candidates, *arguments)
+        rows = _ordered(wanted, kind, _filters(wanted, kind, few=False), _cast(wanted))
         _restore(before)
     # An index gives up when the filters pass too little of what is near; then look at all.
     if rows is None or len(rows) < min(wanted.candidates, rows_there):
-        key = ("exact", kind, wanted.dimensions, wanted.vector, *names)
-        statement = _statement(key, lambda: _nearest(wanted, kind, filters, ""))
-        rows = statement.rows(wanted.embedding, wanted.candidates, *arguments)
+        rows = _ordered(wanted, kind, _filters(wanted, kind, few=True), "")
     return [Match(kind, row["id"], similarity=row["similarity"]) for row in rows]
+
+
+def _ordered(wanted: Wanted, kind: str, filters: list[Filter], cast: str) -> Any:
+    key = ("nearest", kind, wanted.dimensions, wanted.vector, cast, *(f.name for f in filters))
+    statement = _statement(key, lambda: _nearest(wanted, kind, filters, cast))
+    return statement.rows(wanted.embedding, wanted.candidates, *(f.argument for f in filters))
 
 
 def _rows_there(wanted: Wanted, kind: str) -> int:
     """How many rows could match at most, counted only to one more than are compared one by one.
 
-    Of the filters only the trajectory counts: by its index this never reads more than that many.
+    Of the filters only those count that an index serves, so this reads few rows or ends soon.
     """
-    filters = [f for f in _filters(wanted, kind) if f.name == "trajectory"]
+    filters = [f for f in _filters(wanted, kind, few=True) if f.indexed]
     statement = _statement(("count", kind, *(f.name for f in filters)), lambda: _count(kind, filters))
     row = statement.one(wanted.exact_rows + 1, *(f.argument for f in filters)) or {}
     return int(row["rows"])
 
 
 def _worded(wanted: Wanted, kind: str) -> list[Match]:
-    filters = [f for f in _filters(wanted, kind) if f.name != "model"]
+    # A common word is in many rows; who reads few had better start from those.
+    limited = wanted.trajectory_id is None and not wanted.reader.all_of(kind)
+    few = limited and _rows_there(wanted, kind) <= wanted.exact_rows
+    filters = [f for f in _filters(wanted, kind, few) if f.name != "model"]
     statement = _statement(("words", kind, *(f.name for f in filters)), lambda: _words(kind, filters))
     rows = statement.rows(wanted.query, wanted.candidates, *(f.argument for f in filters))
     return [Match(kind, row["id"], text_rank=row["text_rank"]) for row in rows]
 
 
-def _filters(wanted: Wanted, kind: str) -> list[Filter]:
-    """Only what is asked for: a plan that covers what is left out as well is good for neither."""
+def _filters(wanted: Wanted, kind: str, few: bool) -> list[Filter]:
+    """Only what is asked for: a plan that covers what is left out as well is good for neither.
+
+    Few says that they are thought to leave few rows, which are then looked up.
+    """
     reader = wanted.reader
     found: list[Filter] = []
     if wanted.trajectory_id is not None:
-        found.append(Filter("trajectory", "r.trajectory_id = ${n}", "uuid", wanted.trajectory_id))
+        found.append(
+            Filter("trajectory", "r.trajectory_id = ${n}", "uuid", wanted.trajectory_id, indexed=True)
+        )
     if wanted.artifact_types is not None and kind == "artifact":
         types = "@extschema@.caliber_artifact_type[]"
         found.append(Filter("types", "r.artifact_type = any(${n})", types, wanted.artifact_types))
@@ -235,9 +242,15 @@ def _filters(wanted: Wanted, kind: str) -> list[Filter]:
     elif wanted.embedding_model is not None:
         found.append(Filter("model", "r.embedding_model = ${n}", "text", wanted.embedding_model))
     if not reader.all_of(kind):
-        # One parameter: the team, or null, and then the agents.
-        scope = [reader.team_of(kind), *reader.readable]
-        found.append(Filter("reach", readers.condition("r", "(${n})[1]", "(${n})[2:]"), "uuid[]", scope))
+        team = reader.team_of(kind)
+        # In a trajectory there is no need to look up what else is within reach.
+        by_index = few and wanted.trajectory_id is None
+        # One parameter: the team, if any, and then the agents.
+        its_team, agents = (None, "${n}") if team is None else ("(${n})[1]", "(${n})[2:]")
+        name = f"{'team' if team else 'own'} reach{' by index' if by_index else ''}"
+        scope = reader.readable if team is None else [team, *reader.readable]
+        text = readers.condition("r", its_team, agents, by_index)
+        found.append(Filter(name, text, "uuid[]", scope, indexed=by_index))
     return found
 
 
@@ -331,6 +344,11 @@ def _shown(matches: list[Match]) -> list[dict[str, Any]]:
     ]
 
 
+# A statement of its own: who has waited then sees what the other has made.
+_ONE_AT_A_TIME = plan(
+    "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('caliber_embedding_index'))"
+)
+
 _MAY_INDEX = plan(
     """
     select
@@ -339,8 +357,7 @@ _MAY_INDEX = plan(
         current_user as actor,
         pg_catalog.to_regclass($1 || '.caliber_artifact_embedding_' || $2 || '_idx') is not null as artifact,
         pg_catalog.to_regclass($1 || '.caliber_note_embedding_' || $2 || '_idx') is not null as note,
-        pg_catalog.to_regtype($3 || '.halfvec') is not null as halfvec,
-        pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('caliber_embedding_index'))
+        pg_catalog.to_regtype($3 || '.halfvec') is not null as halfvec
     from pg_catalog.pg_class as c
     where c.oid = pg_catalog.to_regclass($1 || '.caliber_artifact')
     """,
@@ -354,6 +371,7 @@ def embedding_index(dim: int | None) -> int:
     checks.required("dim", dim)
     checks.between("dim", dim, 1, MAX_HALF_INDEXED)
     vector = plpy.quote_ident((_SETTINGS.one() or {})["vector_schema"])
+    _ONE_AT_A_TIME.rows()
     found = _MAY_INDEX.one(SCHEMA, str(dim), vector) or {}
     if not found["may_index"]:
         errors.fail(

@@ -20,6 +20,7 @@ STEPS: dict[str, frozenset[str]] = {
     "failed": frozenset(),
 }
 
+# Not share: two sessions that start and then assign would each wait for the other's share.
 _AGENT = plan(
     """
     select
@@ -29,7 +30,7 @@ _AGENT = plan(
     inner join @extschema@.caliber_agent_beat as b on a.agent_id = b.agent_id
     where a.agent_id = $1
         and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
-    for share of a
+    for no key update of a
     """,
     "uuid",
 )

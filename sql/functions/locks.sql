@@ -230,7 +230,8 @@ select
     w.agent_id as waiting_agent_id,
     l.holder_agent_id as blocking_agent_id,
     l.lock_id,
-    w.pid
+    w.pid,
+    null::integer as blocking_pid
 from waiting as w
 inner join told as t on w.pid = t.pid
 inner join @extschema@.caliber_lock as l on t.key = @extschema@._caliber_lock_obstacle(l.lock_id)
@@ -247,7 +248,8 @@ select
     w.agent_id as waiting_agent_id,
     b.agent_id as blocking_agent_id,
     null as lock_id,
-    w.pid
+    w.pid,
+    ahead.pid as blocking_pid
 from waiting as w
 cross join lateral pg_catalog.unnest(pg_catalog.pg_blocking_pids(w.pid)) as ahead (pid)
 inner join waiting as b on ahead.pid = b.pid;

@@ -136,7 +136,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @messages_channels.join@ $python$;
 
 comment on function @extschema@.caliber_channel_join(uuid, text) is
-'Puts an agent into the channel task:{id} or collab:{id}; false when it is in it.';
+'Puts an agent into the channel task:{id} or collab:{id}; false when it is in it. Across teams only members whom an admin put there are reached.';
 
 create function @extschema@.caliber_channel_leave(
     agent_id uuid,

@@ -36,7 +36,8 @@ comment on function @extschema@.caliber_message_channels(uuid, text) is
 create function @extschema@.caliber_message_arm(
     agent_id uuid,
     agent_type text default null,
-    incarnation bigint default null
+    incarnation bigint default null,
+    message_types text[] default null
 )
 returns table (
     state text,
@@ -48,13 +49,14 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '500ms'
 as $python$ @messages_wake.arm@ $python$;
 
-comment on function @extschema@.caliber_message_arm(uuid, text, bigint) is
-'Called by a reader that found nothing. ready: receive again now; armed: sleep until notified, but no longer than wait_ms; poll: nobody will notify, receive again after a moment. Commit it before sleeping.';
+comment on function @extschema@.caliber_message_arm(uuid, text, bigint, text[]) is
+'Called by a reader that found nothing, with the message_types it receives, if not all. ready: receive again now; armed: sleep until notified, but no longer than wait_ms; poll: nobody will notify, receive again after a moment. Commit it before sleeping.';
 
 create function @extschema@.caliber_message_wait(
     agent_id uuid,
     timeout_ms integer default 10000,
-    agent_type text default null
+    agent_type text default null,
+    message_types text[] default null
 )
 returns boolean
 language plpython3u
@@ -62,11 +64,11 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $python$ @messages_wake.wait@ $python$;
 
-comment on function @extschema@.caliber_message_wait(uuid, integer, text) is
+comment on function @extschema@.caliber_message_wait(uuid, integer, text, text[]) is
 'Waits until there is a message that the agent could receive, at most timeout_ms and never more than 30 s; false when there was none. For clients that cannot LISTEN.';
 
 grant execute on function
     @extschema@.caliber_message_channels(uuid, text),
-    @extschema@.caliber_message_arm(uuid, text, bigint),
-    @extschema@.caliber_message_wait(uuid, integer, text)
+    @extschema@.caliber_message_arm(uuid, text, bigint, text[]),
+    @extschema@.caliber_message_wait(uuid, integer, text, text[])
 to caliber_admin, caliber_agent;

@@ -142,7 +142,8 @@ select
     c.context_id as memory_id,
     'context of ' || t.name as name,
     c.agent_id,
-    t.agent_id as trajectory_agent_id,
+    -- With an embedding it holds notes that are not the trajectory's.
+    case when c.embedding is null then t.agent_id end as trajectory_agent_id,
     c.team_id,
     @extschema@._caliber_attributes(c) as attributes,
     c.created_at

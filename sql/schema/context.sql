@@ -73,15 +73,20 @@ create index caliber_artifact_facts_idx on @extschema@.caliber_artifact (traject
 include (token_count, agent_id)
 where status <> 'superseded' and artifact_type in ('fact', 'summary');
 
+-- Who has the trajectory reads what is in it anyway. With an embedding a context also holds notes
+-- from elsewhere, as far as the agent it was assembled for may read them; then it is that agent's.
 alter table @extschema@.caliber_context enable row level security;
 create policy caliber_context_read on @extschema@.caliber_context for select
 using (
     (select @extschema@._caliber_reads_all('context'))
     or team_id = (select @extschema@._caliber_reads_team('context'))
     or agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-    or exists (
-        select from @extschema@.caliber_trajectory as t
-        where t.trajectory_id = caliber_context.trajectory_id
-            and t.agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+    or (
+        embedding is null
+        and exists (
+            select from @extschema@.caliber_trajectory as t
+            where t.trajectory_id = caliber_context.trajectory_id
+                and t.agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+        )
     )
 );

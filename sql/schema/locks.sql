@@ -15,9 +15,9 @@
 -- (shared leases, directories, several resources) is decided under advisory locks, called
 -- turns: one for the resource and one, shared, for each directory above it, taken from the top
 -- and in one order, held until the transaction ends. After that each look has a new snapshot;
--- leases that have run out are locked before they are passed over, which waits for a guard or
--- an extension under way. All of this needs read committed; where several rows count, stricter
--- levels are refused.
+-- leases that have run out are ended before they are passed over, which waits for a guard or an
+-- extension under way and is seen by one that comes after. All of this needs read committed;
+-- where several rows count, stricter levels are refused.
 --
 -- How waiting works. A row that says "I wait" would be seen by nobody before the waiting call
 -- commits. So the queue is the server's own queue for the turn: first come, first served, and

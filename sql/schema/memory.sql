@@ -84,6 +84,8 @@ select pg_catalog.pg_extension_config_dump('@extschema@.caliber_artifact', '');
 create index caliber_artifact_trajectory_idx
 on @extschema@.caliber_artifact (trajectory_id, artifact_type, artifact_id);
 create index caliber_artifact_scope_idx on @extschema@.caliber_artifact (scope_id);
+create index caliber_artifact_agent_idx on @extschema@.caliber_artifact (agent_id);
+create index caliber_artifact_team_idx on @extschema@.caliber_artifact (team_id);
 create index caliber_artifact_successor_idx on @extschema@.caliber_artifact (superseded_by)
 where superseded_by is not null;
 create index caliber_artifact_words_idx on @extschema@.caliber_artifact using gin (words);

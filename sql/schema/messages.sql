@@ -164,6 +164,7 @@ create table @extschema@.caliber_channel_member (
     channel text not null,
     agent_id uuid not null,
     joined_at timestamptz not null default pg_catalog.clock_timestamp(),
+    by_admin boolean not null default false,
     constraint caliber_channel_member_pkey primary key (channel, agent_id),
     constraint caliber_channel_member_agent_fkey foreign key (agent_id)
     references @extschema@.caliber_agent (agent_id),
@@ -176,6 +177,7 @@ comment on table @extschema@.caliber_channel_member is 'Which agents get what is
 comment on column @extschema@.caliber_channel_member.channel is 'The channel.';
 comment on column @extschema@.caliber_channel_member.agent_id is 'The agent in it.';
 comment on column @extschema@.caliber_channel_member.joined_at is 'Since when.';
+comment on column @extschema@.caliber_channel_member.by_admin is 'Whether an admin put it there; then it gets what is sent for agents of other teams too.';
 
 -- A place to start from for sessions that have not looked at a queue themselves.
 create table @extschema@.caliber_queue_mark (
@@ -207,13 +209,14 @@ comment on column @extschema@.caliber_queue_waiter.queue_id is 'The queue.';
 comment on column @extschema@.caliber_queue_waiter.armed is 'Whether the next sender has to notify.';
 comment on column @extschema@.caliber_queue_waiter.armed_at is 'Since when, or when it last was.';
 
--- An agent sees what it sent, what is for it, and what waits for any agent of its type.
+-- An agent sees what it sent, what is for it, what waits for any agent of its type, and what was
+-- sent by or to agents on which it holds read_transcript.
 alter table @extschema@.caliber_delivery enable row level security;
 create policy caliber_delivery_read on @extschema@.caliber_delivery for select
 using (
     (select @extschema@._caliber_sees_all())
-    or agent_id = (select @extschema@._caliber_my_agent())
-    or from_agent_id = (select @extschema@._caliber_my_agent())
+    or agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+    or from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
     or (agent_id is null and queue_id = (select @extschema@._caliber_my_type_queue()))
 );
 
@@ -221,7 +224,7 @@ alter table @extschema@.caliber_message enable row level security;
 create policy caliber_message_read on @extschema@.caliber_message for select
 using (
     (select @extschema@._caliber_sees_all())
-    or from_agent_id = (select @extschema@._caliber_my_agent())
+    or from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
     -- Under the caller's own view of caliber_delivery: whoever sees a delivery sees the message.
     or exists (
         select from @extschema@.caliber_delivery as d

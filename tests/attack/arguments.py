@@ -29,13 +29,11 @@ SEEDS: tuple[str, ...] = (
     "insert into caliber_queue_mark (queue_id, low) values ('{agent_id}', 0)",
     "insert into caliber_queue_waiter (queue_id, armed) values ('{agent_id}', true)",
     "select caliber_lock_acquire('{agent_id}', 'file', '{word}.py', 'shared', timeout_ms => 3600000)",
-    "select put.* from caliber_region_create('{agent_id}', 'private', '{word}',"
-    " conflict_resolution => 'manual') as region_id, generate_series(1, 2),"
-    " lateral caliber_region_put('{agent_id}', region_id, '{word}',"
-    " to_jsonb(clock_timestamp()), expected_version => 0) as put",
-    "insert into caliber_region_member (region_id, agent_id, access, granted_by)"
-    " select region_id, '{agent_id}', 'read', '{word}' from caliber_region"
-    " where owner_agent_id = '{agent_id}'",
+    "select put.* from caliber_region_create('{agent_id}', 'team', '{word}', conflict_resolution => 'manual')"
+    " as region_id, generate_series(1, 2) as n, lateral caliber_region_put('{agent_id}', region_id,"
+    " '{word}', to_jsonb(n), expected_version => 0) as put",
+    "select caliber_region_create(agent_id, 'private', '{word}', readers => array['{agent_id}'::uuid])"
+    " from caliber_agent where name = '{word}-child'",
     "select caliber_trajectory_start('{word}', '{agent_id}')",
     "select caliber_artifact_create(s.scope_id, null, 'fact', '{word} is ' || n, embedding => '[1,2,3]')"
     " from caliber_scope as s, generate_series(3, 4) as n where s.agent_id = '{agent_id}'",

@@ -94,6 +94,28 @@ def test_by_arguments_that_do_not_act(own_world: World) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_sending_to_another_team(world: World) -> None:
+    """By each way there is to send, and through a channel that both are in."""
+    deny(world.hand, *send(world, "caliber_message_send('{me}', '{victim}', null, 'nudge')"))
+    batch = '[{{"to_agent_id": "{victim}", "message_type": "nudge"}}]'
+    deny(world.hand, *send(world, f"caliber_message_send_batch('{{me}}', '{batch}')"))
+    hand = world.open(world.attacker.login)
+    hand.autocommit = False
+    hand.execute(send(world, "caliber_channel_join('{me}', 'collab:{word}')")[0])
+    sent = send(world, "caliber_message_broadcast('{me}', 'nudge', channel => 'collab:{word}')")[0]
+    state, text = attempt(hand, sent)
+    hand.rollback()
+    # Nobody got it: the victim is in the channel, but not in the team.
+    assert state == "", text
+    assert text.endswith(", 0]"), text
+
+
+def send(world: World, call: str) -> tuple[str, str]:
+    victim = world.victim
+    known = {"me": world.attacker.agent_id, "victim": victim.agent_id, "word": victim.word}
+    return "select * from " + call.format(**known), "42501"
+
+
 def test_on_what_is_anothers(own_world: World) -> None:
     """The attacker's own id, but about the victim's trajectory, lock, message and so on."""
     world = own_world
@@ -306,5 +328,9 @@ def test_after_the_end(own_world: World) -> None:
         state, _ = attempt(hand, *call)
         if state not in ("KA007", "42501"):
             wrong.append(f"{function.signature} by {argument.name}: {state or 'allowed'}")
-    assert wrong == ["caliber_agent_terminate(uuid,text,boolean) by agent_id: allowed"]
+    # What it held is over: to end it once more, or to give it back, does nothing.
+    assert wrong == [
+        "caliber_agent_terminate(uuid,text,boolean) by agent_id: allowed",
+        "caliber_lock_release_all(uuid) by agent_id: allowed",
+    ]
     assert world.checksum() == before

@@ -26,8 +26,9 @@ def test_a_killed_server_keeps_every_promise(cluster: Cluster) -> None:
 
 
 def test_claiming_without_a_row_lock_is_noticed(cluster: Cluster) -> None:
-    findings = Run(cluster, SENDS, 0, 16, "claim_without_row_lock").go()
-    assert any("held by two" in finding for finding in findings)
+    # It takes two readers at the same moment, so a run may have luck.
+    runs = (Run(cluster, SENDS, 0, 16, "claim_without_row_lock").go() for _ in range(10))
+    assert any("held by two" in finding for findings in runs for finding in findings)
 
 
 def test_commits_that_are_not_durable_are_noticed(cluster: Cluster) -> None:
