@@ -22,6 +22,8 @@ FEW = 400
 PART = 1024
 STRIP = 512
 HELD_BYTES = 256 * 1024 * 1024
+# Pairs between two chances for a cancel: some milliseconds.
+BREATH = 500_000
 # Parts beyond which they are joined into one.
 MAX_PARTS = 16
 # Single precision against pgvector's double: nearer than this to a threshold, pgvector decides.
@@ -254,13 +256,17 @@ def _normalise(matrix: Any) -> list[int]:
 
 def _compare(part: Part, others: list[Part], least: float, hits: Hits) -> None:
     """A fresh part with all before it, and within itself: every pair once."""
+    pairs = 0
     for other in others:
         _load(other, others, part.matrix.nbytes)
         for start in range(0, len(part.ids), STRIP):
             similarities = part.matrix[start : start + STRIP] @ other.matrix.T
             rows, columns = (similarities >= least).nonzero()
             hits.add(similarities[rows, columns], rows + start, columns, part.ids, other.ids)
-        breathe()
+        pairs += len(part.ids) * len(other.ids)
+        if pairs >= BREATH:
+            breathe()
+            pairs = 0
     for start in range(0, len(part.ids), STRIP):
         strip = part.matrix[start : start + STRIP]
         similarities = strip @ part.matrix[: start + len(strip)].T
