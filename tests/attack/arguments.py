@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # {agent_id}, {word} and {team} are that side's; a statement whose function does not exist does nothing.
 SEEDS: tuple[str, ...] = (
     "select caliber_token_request(child, 'review', '{word}')"
-    " from caliber_agent_spawn('{agent_id}', 'coder', name => '{word}-child') as child",
+    " from caliber_agent_spawn('{agent_id}', 'coder', name => '{word}-child',"
+    " can_delegate_to => array['*']) as child",
     "select caliber_token_request('{agent_id}', 'review', '{word}')",
     "select caliber_token_request('{agent_id}', 'test_run', '{word}')",
     "select caliber_token_request(agent_id, 'test_run', '{word}')"
@@ -32,16 +33,18 @@ SEEDS: tuple[str, ...] = (
     "select put.* from caliber_region_create('{agent_id}', 'team', '{word}',"
     " conflict_resolution => 'last_write_wins') as region_id,"
     " lateral caliber_region_put('{agent_id}', region_id, '{word}', 'true') as put",
-    "select put.* from caliber_region_create('{agent_id}', 'team', '{word}', conflict_resolution => 'manual')"
-    " as region_id, generate_series(1, 2) as n, lateral caliber_region_put('{agent_id}', region_id,"
-    " '{word}', to_jsonb(n), expected_version => 0) as put",
-    "select caliber_region_create(agent_id, 'private', '{word}', readers => array['{agent_id}'::uuid])"
+    "select put.* from caliber_region_create('{agent_id}', 'team', '{word}-2',"
+    " conflict_resolution => 'manual') as region_id, generate_series(1, 2) as n,"
+    " lateral caliber_region_put('{agent_id}', region_id, '{word}', to_jsonb(n), expected_version => 0) as put",
+    "select caliber_region_create(agent_id, 'private', '{word}-3', readers => array['{agent_id}'::uuid])"
     " from caliber_agent where name = '{word}-child'",
     "select caliber_trajectory_start('{word}', '{agent_id}')",
     "select caliber_artifact_create(s.scope_id, null, 'fact', '{word} is ' || n, embedding => '[1,2,3]')"
     " from caliber_scope as s, generate_series(3, 4) as n where s.agent_id = '{agent_id}'",
     "select d.* from caliber_trajectory as t, lateral caliber_detect_conflicts(t.trajectory_id) as d"
     " where t.agent_id = '{agent_id}'",
+    "select caliber_delegate_task(agent_id, 'coder', '{word}')"
+    " from caliber_agent where name = '{word}-child'",
     "select caliber_accept_delegation(caliber_delegate_task('{agent_id}', null, '{word}',"
     " delegatee_agent_id => agent_id), agent_id) from caliber_agent where name = '{word}-child'",
 )

@@ -116,6 +116,22 @@ def send(world: World, call: str) -> tuple[str, str]:
     return "select * from " + call.format(**known), "42501"
 
 
+def test_working_on_anothers_task(world: World) -> None:
+    """As the agent that has it, and as nobody in particular."""
+    row = world.admin.execute(
+        "select delegation_id, delegatee_agent_id from caliber_delegation"
+        " where delegator_agent_id = %s and status in ('accepted', 'in_progress')",
+        (world.victim.agent_id,),
+    ).fetchone()
+    assert row
+    task = f"'{row['delegation_id']}'"
+    for agent in (f"'{row['delegatee_agent_id']}'", "null"):
+        deny(world.hand, f"select caliber_start_delegation({task}, agent_id => {agent})", *TURNED_DOWN)
+        deny(world.hand, f"select caliber_progress_delegation({task}, agent_id => {agent})", *TURNED_DOWN)
+        deny(world.hand, f"select caliber_fail_delegation({task}, agent_id => {agent})", *TURNED_DOWN)
+        deny(world.hand, f"select caliber_complete_delegation({task}, agent_id => {agent})", *TURNED_DOWN)
+
+
 def test_on_what_is_anothers(own_world: World) -> None:
     """The attacker's own id, but about the victim's trajectory, lock, message and so on."""
     world = own_world
