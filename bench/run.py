@@ -1,3 +1,4 @@
+"""Measures CALIBER against plain SQL and its peers, and writes docs/benchmarks.md and its chart. Every
 figure that counts is a ratio of two things measured in turns, in one run, on one machine."""
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import events_rows as events
 import foundation_rows as foundation
 import messages_rows as messages
 import page
+import peers_rows as peers
 from rows import FULL, QUICK, Options, Row
 from server import CLIENTS
 
@@ -22,6 +24,7 @@ PARTS = {
     "foundation": foundation,
     "events": events,
     "messages": messages,
+    "peers": peers,
     "conflicts": conflicts,
     "delegations": delegations,
 }
@@ -39,6 +42,8 @@ def method(options: Options, only: str | None) -> str:
         clients=CLIENTS,
         dimensions=conflicts.DIMENSIONS,
         checked=conflicts.CHECKED,
+        backlog=peers.BACKLOG,
+        batch=peers.BATCH,
         **vars(options),
     )
 
