@@ -105,7 +105,7 @@ lint: ## Check style and types of Python, SQL and shell
 	@.venv/bin/sqlfluff lint sql
 	@shellcheck -x $(SHELL_SCRIPTS)
 
-bench: up ## Measure against plain SQL and write bench/results.md
+bench: up ## Measure against plain SQL and peers, write docs/benchmarks.md and its chart
 	@$(MACHINE)/setup.sh tools bench
 	@$(MACHINE)/cluster.sh with .venv/bin/python bench/run.py $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Rows of the bench about conflicts; run by run.py in its scratch database."""
+"""Rows of the bench about conflicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
+from rows import Options, Row
+from server import DATABASE, Session, connect, scratch
 
 DATA = Path(__file__).resolve().parents[1] / "tests/data"
 THRESHOLD = 0.85
@@ -30,9 +31,6 @@ METHOD = """\
   not looked at while the rules were made.
 """
 
-# A figure is given as what, ours, against, ratio, unit and bounds; run.py makes a row of it.
-Figure = tuple[str, str, str, float, dict[str, Any]]
-Session = psycopg.Connection[tuple[Any, ...]]
 JOIN = """
     select a.artifact_id, b.artifact_id
     from caliber_artifact as a
@@ -43,6 +41,14 @@ JOIN = """
 """
 DETECT = "select item_a_id, item_b_id from caliber_detect_conflicts(%s) where similarity > 0.85"
 FETCH = "select artifact_id, vector_send(embedding) from caliber_artifact where trajectory_id = %s"
+
+
+def rows(options: Options) -> Iterator[Row]:
+    with scratch(DATABASE):
+        yield from quality()
+        yield from all_pairs(options.rounds)
+        yield from memory()
+        yield from checks(options.vectors, max(10, options.calls // 20))
 
 
 class Facts:
@@ -130,9 +136,9 @@ def bare_numpy(session: Session, trajectory: object) -> set[frozenset[object]]:
     return {frozenset((rows[a][0], rows[b][0])) for a, b in zip(left, right, strict=True)}
 
 
-def all_pairs(connect: Callable[[], Session], rounds: int) -> Iterator[Figure]:
+def all_pairs(rounds: int) -> Iterator[Row]:
     """2,000 facts: by detection, by a self-join, by numpy."""
-    with connect() as session:
+    with connect(DATABASE) as session:
         facts = Facts(session, "pairs")
         facts.add(facts.vectors(2000, DIMENSIONS))
         joined = {frozenset(row) for row in session.execute(JOIN, [facts.trajectory])}
@@ -141,7 +147,7 @@ def all_pairs(connect: Callable[[], Session], rounds: int) -> Iterator[Figure]:
         some.add(some.vectors(200, DIMENSIONS))
         for _ in range(rounds):
             facts.forget()
-            with connect() as fresh:
+            with connect(DATABASE) as fresh:
                 # As in a session that has detected before, only elsewhere.
                 fresh.execute(DETECT, [some.trajectory])
                 began = time.perf_counter()
@@ -155,7 +161,7 @@ def all_pairs(connect: Callable[[], Session], rounds: int) -> Iterator[Figure]:
                 facts.add(facts.vectors(10, DIMENSIONS))
                 second.append(timed(fresh, facts))
             facts.add(facts.vectors(10, DIMENSIONS))
-            with connect() as other:
+            with connect(DATABASE) as other:
                 again.append(timed(other, facts))
             session.execute(
                 "delete from caliber_artifact where artifact_id in (select artifact_id from caliber_artifact"
@@ -165,33 +171,35 @@ def all_pairs(connect: Callable[[], Session], rounds: int) -> Iterator[Figure]:
         join = taken(lambda: session.execute(JOIN, [facts.trajectory]))
         mine, other_ms = statistics.median(ours), statistics.median(theirs)
         what = f"detect conflicts, 2,000 × {DIMENSIONS:,}"
-        yield what, f"{mine:.0f} ms", f"{join:,.0f} ms SQL self-join", join / mine, {"at_least": 40}
-        yield what, f"{mine:.0f} ms", f"{other_ms:.0f} ms bare numpy", mine / other_ms, {"at_most": 2}
+        yield Row(what, f"{mine:.0f} ms", f"{join:,.0f} ms SQL self-join", join / mine, at_least=40)
+        yield Row(what, f"{mine:.0f} ms", f"{other_ms:.0f} ms bare numpy", mine / other_ms, at_most=2)
         for where, times in (("the same session", second), ("a new session", again)):
             later = statistics.median(times)
             what = f"detect again after 10 new facts, {where}"
-            bars = {"at_most": 0.05} if times is second else {}
-            yield what, f"{later:.1f} ms", f"{mine:.0f} ms the first call", later / mine, bars
+            bar = 0.05 if times is second else None
+            against = f"{mine:.0f} ms the first call"
+            yield Row(what, f"{later:.1f} ms", against, later / mine, at_most=bar, less=True)
 
 
-def memory(connect: Callable[[], Session]) -> Iterator[Figure]:
+def memory() -> Iterator[Row]:
     """10,000 facts, by a server process that has done nothing else."""
-    with connect() as session:
+    with connect(DATABASE) as session:
         facts = Facts(session, "memory")
         facts.add(facts.vectors(10_000, DIMENSIONS))
-        with connect() as fresh:
+        with connect(DATABASE) as fresh:
             fresh.execute("select caliber_uuid_v7(), caliber_config_get('event_level')")
             before = peak(fresh.info.backend_pid)
             spent = timed(fresh, facts)
             more = peak(fresh.info.backend_pid) - before
         what = f"detect conflicts, 10,000 × {DIMENSIONS:,}, extra memory"
-        yield what, f"{more:.0f} MB, {spent / 1000:.1f} s", "1,024 MB allowed", more / 1024, {"at_most": 1}
+        ours = f"{more:.0f} MB, {spent / 1000:.1f} s"
+        yield Row(what, ours, "1,024 MB allowed", more / 1024, at_most=1)
 
 
-def checks(connect: Callable[[], Session], many: int, calls: int) -> Iterator[Figure]:
+def checks(many: int, calls: int) -> Iterator[Row]:
     """One fact against few and against many, of which the index finds the nearest."""
     check = "select * from caliber_check_fact(%s, 'fact 0', %s::vector)"
-    with connect() as session:
+    with connect(DATABASE) as session:
         small, large = Facts(session, "few"), Facts(session, "many")
         small.add(small.vectors(1000, CHECKED))
         large.add(large.vectors(many, CHECKED))
@@ -213,15 +221,15 @@ def checks(connect: Callable[[], Session], many: int, calls: int) -> Iterator[Fi
         used = one(session, scans, index) - before
         mine, other = statistics.median(times[many]), statistics.median(times[1000])
         what = f"check of a fact against {many:,}, {used} scans of the index"
-        yield what, f"{mine:.1f} ms", f"{other:.1f} ms against 1,000", mine / other, {"at_most": 3}
+        yield Row(what, f"{mine:.1f} ms", f"{other:.1f} ms against 1,000", mine / other, at_most=3)
 
 
-def quality(connect: Callable[[], Session]) -> Iterator[Figure]:
+def quality() -> Iterator[Row]:
     """How right the verdicts are on real sentences that the rules were not made with."""
     lines = (DATA / "conflict_pairs.tsv").read_text().splitlines()
     pairs = [line.split("\t") for line in lines if not line.startswith("#")]
     vectors = np.fromfile(DATA / "conflict_pairs.f16", "<f2").reshape(-1, 384).astype(np.float32)
-    with connect() as session:
+    with connect(DATABASE) as session:
         facts = Facts(session, "quality")
         facts.add(vectors, [sentence for pair in pairs for sentence in pair[1:]])
         session.execute(DETECT, [facts.trajectory])
@@ -239,8 +247,11 @@ def quality(connect: Callable[[], Session]) -> Iterator[Figure]:
             if (found := verdicts.get(frozenset(texts)))
             and (found[0] == kind if kind == "contradiction" else found[1] > THRESHOLD)
         ]
-        bars = {"at_least": 0.7} if kind == "contradiction" else {}
-        right = f"{sum(flagged)} right"
-        what = f"{kind} on {len(unseen)} unseen pairs"
-        yield f"{what}, precision", right, f"{len(flagged)} flagged", sum(flagged) / len(flagged), bars
-        yield f"{what}, recall", right, f"{true} contradictions", sum(flagged) / true, bars
+        bar = 0.7 if kind == "contradiction" else None
+        for name, others, count in (
+            ("precision", "flagged", len(flagged)),
+            ("recall", "contradictions", true),
+        ):
+            what = f"{kind} on {len(unseen)} unseen pairs, {name}"
+            share = sum(flagged) / count
+            yield Row(what, f"{sum(flagged)} right", f"{count} {others}", share, at_least=bar)

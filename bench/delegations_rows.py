@@ -1,13 +1,11 @@
-"""Rows of the bench about delegations; run by run.py in its scratch database."""
+"""Rows of the bench about delegations."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import psycopg
-
-HERE = Path(__file__).resolve().parent
+from rows import Options, Row
+from server import DATABASE, connect, scratch, script, throughput
 
 METHOD = """\
 - Delegations: one of 500 agents delegates on a trajectory of its own to one of 500 others, who takes
@@ -17,6 +15,9 @@ METHOD = """\
 """
 
 
-def prepare(session: psycopg.Connection[Any]) -> None:
-    session.execute((HERE / "delegations_setup.sql").read_text())
-    session.execute("vacuum analyze")
+def rows(options: Options) -> Iterator[Row]:
+    with scratch(DATABASE):
+        with connect(DATABASE) as session:
+            session.execute(script("delegations_setup.sql"))
+            session.execute("vacuum analyze")
+        yield throughput("delegate, accept, complete, 8 clients", "delegations_life", options, 0.5)

@@ -1,19 +1,19 @@
-"""Rows of the bench about messages; run by run.py in its scratch database."""
+"""Rows of the bench about messages."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import statistics
 import threading
+import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import psycopg
+from rows import Options, Row
+from server import DATABASE, SMALL, Session, connect, pgbench, scratch, script, throughput
 
-HERE = Path(__file__).resolve().parent
 AGENT = "('00000000-0000-7000-8000-' || lpad('{n}', 12, '0'))::uuid"
-PAYLOAD = '{"task": "review", "file": "src/auth.py", "lines": [1, 2, 3]}'
 
 METHOD = """\
 - Messages: 1,000 agents, sender and recipient at random, a payload of 60 bytes; the queue limit is
@@ -27,18 +27,18 @@ METHOD = """\
 """
 
 
-def fill(session: psycopg.Connection[Any], messages: int) -> None:
-    text = (HERE / "messages_fill.sql").read_text().replace(":messages", str(messages))
+def fill(session: Session, messages: int) -> None:
+    text = script("messages_fill.sql").replace(":messages", str(messages))
     session.execute(text)
     session.execute("vacuum analyze caliber_message, caliber_delivery")
 
 
-def prepare(session: psycopg.Connection[Any], mode: str = "off") -> None:
+def prepare(session: Session, mode: str = "off") -> None:
     session.execute("select caliber_config_set('message_queue_limit', '0')")
     session.execute("select caliber_config_set('notify_mode', %s)", [mode])
 
 
-def process_all(session: psycopg.Connection[Any], keep: int) -> None:
+def process_all(session: Session, keep: int) -> None:
     """All but the last ones are processed, as after a day of work."""
     session.execute(
         "update caliber_delivery set status = 'processed', processed_at = now()"
@@ -110,24 +110,91 @@ def listener(database: str) -> Iterator[None]:
         thread.join()
 
 
-def receive_times(session: psycopg.Connection[Any], calls: int) -> list[float]:
-    """Milliseconds of taking a message of a random inbox; it is given back at once."""
-    import random
-    import time
-
-    luck = random.Random(calls)
+def receive_times(session: Session, calls: int, luck: random.Random) -> list[float]:
+    """Milliseconds of taking a message of a random inbox. One is put there before and settled after,
+    so that no inbox is empty and as many stay open."""
     times = []
     for _ in range(calls):
         agent = AGENT.format(n=luck.randint(1, 1000))
+        session.execute(f"select caliber_message_send({agent}, {agent}, null, 'nudge')")
         began = time.perf_counter()
         rows = session.execute(
             f"select message_id, receipt from caliber_message_receive({agent}, max_messages => 1)"
         ).fetchall()
         times.append((time.perf_counter() - began) * 1000)
-        if rows:
-            session.execute("select caliber_message_acknowledge(%s, %s)", rows[0])
+        session.execute("select caliber_message_acknowledge(%s, %s)", rows[0])
     return times
 
 
-def median(times: list[float]) -> float:
-    return statistics.median(times)
+# --- the rows ---
+
+
+def rows(options: Options) -> Iterator[Row]:
+    with scratch(DATABASE), connect(DATABASE) as session:
+        prepare(session)
+        fill(session, options.rounds * options.seconds * 30_000)
+        yield throughput("message send, 8 clients", "messages_send", options, 0.7)
+        yield throughput("message receive + acknowledge, 8 clients", "messages_receive", options, 0.6)
+        yield batches(options)
+        yield modes(session, ("armed", "off"), 8, 0.85, options)
+        with listener(DATABASE):
+            yield modes(session, ("armed", "always"), 32, 2, options)
+    yield stored(options)
+    yield held(options)
+
+
+def batches(options: Options) -> Row:
+    single: list[float] = []
+    batch: list[float] = []
+    for _ in range(options.rounds):
+        single.append(pgbench("messages_send_ours.sql", options.seconds))
+        batch.append(100 * pgbench("messages_batch_ours.sql", options.seconds))
+    mine, other = statistics.median(batch), statistics.median(single)
+    what = "message send in batches of 100, 8 clients"
+    return Row(what, f"{mine:,.0f}/s", f"{other:,.0f}/s one by one", mine / other, at_least=8)
+
+
+def modes(
+    session: Session,
+    names: tuple[str, str],
+    clients: int,
+    at_least: float,
+    options: Options,
+) -> Row:
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(options.rounds):
+        for name in names:
+            prepare(session, name)
+            rates[name].append(pgbench("messages_send_ours.sql", options.seconds, clients))
+    prepare(session)
+    mine, other = (statistics.median(rates[name]) for name in names)
+    what = f"message send, notify_mode {names[0]}, {clients} clients"
+    return Row(what, f"{mine:,.0f}/s", f"{other:,.0f}/s {names[1]}", mine / other, at_least=at_least)
+
+
+def stored(options: Options) -> Row:
+    times: dict[str, list[float]] = {SMALL: [], DATABASE: []}
+    with scratch(DATABASE), scratch(SMALL), connect(SMALL) as small, connect(DATABASE) as large:
+        for session, count in ((small, 1_000), (large, options.events)):
+            prepare(session)
+            fill(session, count)
+            process_all(session, 1_000)
+        luck = random.Random(7)
+        for batch in range(5):
+            for name, session in ((SMALL, small), (DATABASE, large)):
+                taken = receive_times(session, options.calls // 5, luck)
+                times[name] += taken if batch else []
+    mine, other = statistics.median(times[DATABASE]), statistics.median(times[SMALL])
+    what = f"message receive, {options.events:,} stored"
+    return Row(what, f"{mine:.2f} ms", f"{other:.2f} ms at 1,000", mine / other, at_most=1.2)
+
+
+def held(options: Options) -> Row:
+    rates = {}
+    for hold in (False, True):
+        with scratch(DATABASE), connect(DATABASE) as session:
+            prepare(session)
+            rates[hold] = held_rate(DATABASE, options.held, hold)
+    what = f"message queue, a snapshot held open for {options.held} s"
+    ratio = rates[True] / rates[False]
+    return Row(what, f"{rates[True]:,.0f}/s", f"{rates[False]:,.0f}/s free", ratio, at_least=0.5)

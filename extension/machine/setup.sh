@@ -2,7 +2,7 @@
 # Installs what is missing on a Debian machine, and nothing that is there:
 #   setup.sh server   PostgreSQL, PL/Python, numpy, jsonschema, pgvector, what PGXS needs
 #   setup.sh tools    .venv with tests/requirements.txt, shellcheck, pgbouncer
-#   setup.sh bench    redis-server, to measure next to
+#   setup.sh bench    redis-server, procrastinate and PgQ, to measure next to
 #   setup.sh image    buildah and debootstrap, where there is no docker
 #   setup.sh client   psql of any version
 #   setup.sh fresh    debootstrap, for tests/fresh_machine.sh
@@ -75,7 +75,7 @@ install_packages() {
     refuse_unpackaged "${wanted[@]}"
     if [[ " ${wanted[*]} " == *" postgresql-$PG "* ]]; then
         install_without_main_cluster "${wanted[@]}"
-    elif [[ " ${wanted[*]} " == *" pgbouncer "* || " ${wanted[*]} " == *" redis-server "* ]]; then
+    elif [[ " ${wanted[*]} " =~ " pgbouncer "|" redis-server "|"-pgq3 " ]]; then
         install_without_services "${wanted[@]}"
     else
         apt_install "${wanted[@]}"
@@ -187,6 +187,51 @@ install_venv() {
     echo "$stamp" >"$venv/stamp"
 }
 
+# --- what the bench measures next to ----------------------------------------------------------
+
+# Together with the tools, so that none of them changes its version for it.
+install_bench_python() {
+    local venv=$ROOT/.venv requirements=$ROOT/bench/requirements.txt stamp
+    stamp=$(sha256sum <"$requirements")
+    [[ $(cat "$venv/bench_stamp" 2>/dev/null) == "$stamp" ]] && return
+    install_venv
+    logged "installing bench/requirements.txt into .venv" \
+        "$venv/bin/pip" install --no-input --disable-pip-version-check \
+        -r "$ROOT/tests/requirements.txt" -r "$requirements" ||
+        die "pip could not install what the bench needs" "try: .venv/bin/pip install -r bench/requirements.txt"
+    echo "$stamp" >"$venv/bench_stamp"
+}
+
+# Not packaged for every server; the bench says so in its rows and goes on.
+install_pgq() {
+    local package=postgresql-$PG-pgq3
+    [[ -e $("$PG_CONFIG" --sharedir)/extension/pgq.control ]] && return
+    if ! packaged "$package"; then
+        warn "$package is not packaged here; the bench goes without PgQ"
+    elif [[ $PG_CONFIG == "$APT_PG_CONFIG" ]]; then
+        install_packages "$package"
+    else
+        copy_pgq "$package"
+    fi
+}
+
+# The package is for the server that apt installs; another of the same version gets its files.
+copy_pgq() {
+    local work=$ROOT/.build/pgq-$PG
+    rm -rf "$work"
+    mkdir -p "$work"
+    (logged "fetching $1" unpack "$1" "$work") || die "could not fetch the package $1"
+    may_become_root "$ROOT/extension/machine/setup.sh bench"
+    as_root cp "$work/usr/lib/postgresql/$PG/lib"/pgq_*.so "$("$PG_CONFIG" --pkglibdir)"
+    as_root cp "$work/usr/share/postgresql/$PG/extension"/pgq* "$("$PG_CONFIG" --sharedir)/extension"
+    rm -rf "$work"
+}
+
+# unpack package directory
+unpack() {
+    cd "$2" && apt-get -q -o APT::Sandbox::User= download "$1" && dpkg-deb -x ./*.deb .
+}
+
 # ----------------------------------------------------------------------------------------------
 
 setup_server() {
@@ -200,7 +245,11 @@ setup_tools() {
     install_venv
 }
 
-setup_bench() { install_packages "${BENCH_PACKAGES[@]}"; }
+setup_bench() {
+    install_packages "${BENCH_PACKAGES[@]}"
+    install_bench_python
+    install_pgq
+}
 
 setup_image() { install_packages "${IMAGE_PACKAGES[@]}"; }
 

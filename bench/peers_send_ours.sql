@@ -1,0 +1,4 @@
+\set a random(1, 1000)
+select caliber_message_send(
+    ('00000000-0000-7000-8000-' || lpad(:a, 12, '0'))::uuid, null, 'coder', 'task_request', :payload
+);

@@ -1,0 +1,92 @@
+"""The bench's server: scratch databases, pgbench, and two sides measured in turns."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from rows import Options, Row
+
+HERE = Path(__file__).resolve().parent
+DATABASE = "caliber_bench"
+SMALL = "caliber_bench_small"
+CLIENTS = 8
+VALUES = {
+    "activity": "working",
+    "turns": "1",
+    "tokens": "100",
+    "agent_type": "coder",
+    "value": '{"step": 7, "files": ["a.py", "b.py"]}',
+    "payload": '{"task": "review", "file": "src/auth.py", "lines": [1, 2, 3]}',
+}
+
+Session = psycopg.Connection[tuple[Any, ...]]
+
+
+def connect(database: str) -> Session:
+    return psycopg.connect(dbname=database, autocommit=True)
+
+
+def script(name: str) -> str:
+    return (HERE / name).read_text()
+
+
+def drop(database: str) -> None:
+    with connect("postgres") as admin:
+        admin.execute("drop database if exists " + database + " with (force)")
+
+
+@contextmanager
+def scratch(database: str) -> Iterator[None]:
+    drop(database)
+    with connect("postgres") as admin:
+        admin.execute("create database " + database)
+    try:
+        with connect(database) as session:
+            session.execute("create extension caliber cascade")
+            session.execute(script("setup.sql"))
+            session.execute("vacuum analyze")
+        yield
+    finally:
+        drop(database)
+
+
+# --- throughput ---
+
+
+def pgbench(name: str, seconds: int, clients: int = CLIENTS) -> float:
+    bindir = Path(os.environ.get("PG_CONFIG", "/usr/lib/postgresql/15/bin/pg_config")).parent
+    command = [str(bindir / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "2"]
+    command += ["-T", str(seconds), "-f", str(HERE / name)]
+    for key, value in VALUES.items():
+        command += ["-D", f"{key}={value}"]
+    done = subprocess.run([*command, DATABASE], capture_output=True, text=True, check=False)
+    found = re.search(r"^tps = ([0-9.]+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"number of failed transactions: 0 ", done.stdout) is None
+    if done.returncode or failed or not found:
+        raise SystemExit(f"bench: {name} failed\n{done.stdout}{done.stderr}")
+    return float(found[1])
+
+
+def throughput(what: str, verb: str, options: Options, at_least: float | None) -> Row:
+    ours: list[float] = []
+    plain: list[float] = []
+    for _ in range(options.rounds):
+        ours.append(pgbench(f"{verb}_ours.sql", options.seconds))
+        plain.append(pgbench(f"{verb}_plain.sql", options.seconds))
+    mine, other = statistics.median(ours), statistics.median(plain)
+    return Row(what, f"{mine:,.0f}/s", f"{other:,.0f}/s plain SQL", mine / other, at_least=at_least)
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1000
