@@ -35,7 +35,8 @@ SEEDS: tuple[str, ...] = (
     " lateral caliber_region_put('{agent_id}', region_id, '{word}', 'true') as put",
     "select put.* from caliber_region_create('{agent_id}', 'team', '{word}-2',"
     " conflict_resolution => 'manual') as region_id, generate_series(1, 2) as n,"
-    " lateral caliber_region_put('{agent_id}', region_id, '{word}', to_jsonb(n), expected_version => 0) as put",
+    " lateral caliber_region_put('{agent_id}', region_id, '{word}', to_jsonb(n), expected_version => 0)"
+    " as put",
     "select caliber_region_create(agent_id, 'private', '{word}-3', readers => array['{agent_id}'::uuid])"
     " from caliber_agent where name = '{word}-child'",
     "select caliber_trajectory_start('{word}', '{agent_id}')",
@@ -47,6 +48,9 @@ SEEDS: tuple[str, ...] = (
     " from caliber_agent where name = '{word}-child'",
     "select caliber_accept_delegation(caliber_delegate_task('{agent_id}', null, '{word}',"
     " delegatee_agent_id => agent_id), agent_id) from caliber_agent where name = '{word}-child'",
+    "update caliber_agent set can_delegate_to = array['*'] where name = '{word}-child'",
+    "select caliber_accept_delegation(caliber_delegate_task(agent_id, null, '{word}',"
+    " delegatee_agent_id => '{agent_id}'), '{agent_id}') from caliber_agent where name = '{word}-child'",
 )
 
 # What an argument of this name is, where any value of its type would not do.
