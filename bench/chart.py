@@ -32,7 +32,8 @@ def words(row: Row) -> str:
     if row.value is None:
         return row.against
     required = f", {row.required}" if row.required else ""
-    return f"{row.value:.2f} {row.unit} {other_side(row)}".strip() + required
+    than = " than" if row.unit.endswith("more") else ""
+    return f"{row.value:.2f} {row.unit}{than} {other_side(row)}".strip() + required
 
 
 def kind(row: Row) -> str:
@@ -67,7 +68,7 @@ def draw(rows: list[Row]) -> str:
 role="img" aria-labelledby="title">
 <title id="title">CALIBER beside what it is measured against; longer is better</title>
 <style>
-text {{ font: 12px system-ui, sans-serif }}
+text {{ font-family: system-ui, sans-serif; font-size: 12px }}
 .head {{ font-weight: 600; font-size: 14px }}
 {colours(LIGHT)}
 @media (prefers-color-scheme: dark) {{ {colours(DARK)} }}

@@ -95,6 +95,12 @@ def test_other_side_is_named_without_its_figure(against: str, other: str) -> Non
     assert chart.other_side(Row("x", "1", against, 1.0)) == other
 
 
+def test_words_beside_a_bar() -> None:
+    assert chart.words(row(0.5, at_least=0.7)) == "0.50 × plain SQL, ≥ 0.7 ×"
+    slower = Row("first call", "9.0 ms", "4.0 ms PL/pgSQL", 5.0, "ms more", at_most=25)
+    assert chart.words(slower) == "5.00 ms more than PL/pgSQL, ≤ 25 ms more"
+
+
 def luminance(colour: str) -> float:
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
