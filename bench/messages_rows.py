@@ -21,8 +21,8 @@ METHOD = """\
   acknowledges it; plain SQL does so with one prepared statement each and knows inboxes only, no
   queues of types. Batches are 100 messages a call, per message. `always` has one listener.
 - Receive with 1,000 and with many stored messages: both databases have 1,000 open ones, the
-  others are processed, and no inbox is empty; the median of calls in turns. Held snapshot: a transaction keeps
-  one open while messages are sent, taken and acknowledged in one queue for {held} s, in the
+  others are processed, and no inbox is empty; the median of calls in turns. Held snapshot: a transaction
+  keeps one open while messages are sent, taken and acknowledged in one queue for {held} s, in the
   last quarter of that time, against the same without.
 """
 
