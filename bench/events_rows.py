@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import messages_rows as messages
 import psycopg
 from rows import Options, Row
 from server import DATABASE, SMALL, Session, connect, milliseconds, scratch, script
@@ -91,6 +93,7 @@ OWN = {
         "insert into caliber_event (severity, category, event_type, actor, source_agent_id, team_id, summary)"
         " select 'info', 'agent', 'probe', 'x', %s, %s, 'own' from generate_series(1, 100)",
     ),
+    "messages": ("select * from caliber_messages where agent_id = %s", messages.MAKE_OWN),
 }
 
 
@@ -109,6 +112,8 @@ def own_rows(options: Options) -> Iterator[Row]:
     with connect(DATABASE) as session:
         agent, team = lone_agent(session)
         for what, (query, make) in OWN.items():
+            if what == "messages":
+                messages.fill(session, options.events)
             session.execute(make, [agent, team])
             session.execute("vacuum analyze")
             times: dict[str, list[float]] = {"none": [], "caliber_agent": []}
@@ -120,7 +125,7 @@ def own_rows(options: Options) -> Iterator[Row]:
                     taken += found if batch else []
             plan = "\n".join(str(row[0]) for row in session.execute("explain " + query, [agent]))
             session.execute("reset role")
-            if "Seq Scan on caliber_event" in plan or "Index" not in plan:
+            if re.search("Seq Scan on caliber_(event|message|delivery)", plan) or "Index" not in plan:
                 raise SystemExit(f"bench: own {what} are not read by index\n{plan}")
             mine, other = (statistics.median(times[role]) for role in ("caliber_agent", "none"))
             name = f"own 100 {what} of {options.events:,}, as an agent"

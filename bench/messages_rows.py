@@ -15,6 +15,22 @@ from server import DATABASE, SMALL, Session, connect, pgbench, scratch, script, 
 
 AGENT = "('00000000-0000-7000-8000-' || lpad('{n}', 12, '0'))::uuid"
 
+# 100 messages from others to one agent; the second argument is its team, which they do not need.
+MAKE_OWN = """
+    with made as (
+        insert into caliber_message (message_id, from_agent_id, to_agent_id, message_type, payload, thread_id)
+        select new.id, a.agent_id, %s, 'nudge', '{}', new.id
+        from caliber_agent as a, lateral (select _caliber_uuid_v7(null) as id, a.agent_id) as new
+        where a.team_id <> %s
+        limit 100
+        returning message_id, from_agent_id, to_agent_id
+    )
+    insert into caliber_delivery (message_id, queue_id, from_agent_id, seq, priority, agent_id)
+    select
+        m.message_id, m.to_agent_id, m.from_agent_id, nextval('caliber_message_seq'), 'normal', m.to_agent_id
+    from made as m
+"""
+
 METHOD = """\
 - Messages: 1,000 agents, sender and recipient at random, a payload of 60 bytes; the queue limit is
   off, wake-ups are off but where the row says so. Receive takes one message of a random inbox and

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 from conftest import Connect, Connection, refused, scalar, state
+from pooler import pooled, pooler
 
 CREATE = "select caliber_agent_login_create(%s, %s, %s)"
 DROP = "select caliber_agent_login_drop(%s)"
@@ -65,6 +66,59 @@ def test_a_dropped_login_can_do_nothing_more(db: Connection, connect: Connect, a
     with pytest.raises(psycopg.OperationalError):
         connect(login)
     assert scalar(db, DROP, agent) is None
+
+
+@pytest.mark.parametrize(
+    "owned",
+    [
+        "alter default privileges grant select on tables to public",
+        "select lo_create(0)",
+        "create temp table own (a int)",
+    ],
+)
+def test_a_login_that_owns_something_is_shut_out_all_the_same(
+    db: Connection, connect: Connect, agent: object, owned: str
+) -> None:
+    login = str(scalar(db, CREATE, agent, scram("wonderful"), None))
+    session = connect(login)
+    session.execute(owned)
+    warned: list[str] = []
+    db.add_notice_handler(lambda notice: warned.append(notice.message_primary or ""))
+    try:
+        assert scalar(db, DROP, agent) == login
+        assert warned == [f"caliber: role {login} owns something and stays, without login and rights"]
+        assert scalar(db, "select login_role from caliber_agent") is None
+        assert state(session, "select count(*) from caliber_agents") == "42501"
+        assert state(session, "select caliber_agent_heartbeat(%s)", agent) == "42501"
+        with pytest.raises(psycopg.OperationalError):
+            connect(login)
+        assert scalar(db, DROP, agent) is None
+    finally:
+        session.close()
+        db.execute(f"drop owned by {login}")
+        db.execute(f"drop role {login}")
+
+
+def test_one_connection_serves_agents_by_turns(
+    db: Connection, roles: Callable[[str | None], str], agent: object
+) -> None:
+    """Behind pgbouncer in transaction mode, with one connection to the server for all."""
+    other = scalar(db, "select caliber_agent_register('coder', name => 'bob')")
+    logins = {each: scalar(db, CREATE, each, None, None) for each in (agent, other)}
+    broker = roles(None)
+    db.execute(f"alter role {broker} noinherit")
+    for login in logins.values():
+        db.execute(f'grant "{login}" to {broker}')
+    with pooler(broker, pool=1) as host, pooled(host, db.info.dbname) as a, pooled(host, db.info.dbname) as b:
+        for _ in range(3):
+            for session, mine, not_mine in ((a, agent, other), (b, other, agent)):
+                with session.transaction():
+                    session.execute(f'set local role "{logins[mine]}"')
+                    assert scalar(session, "select _caliber_my_agent()") == mine
+                    assert scalar(session, "select caliber_agent_heartbeat(%s)", mine) == "idle"
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege), session.transaction():
+                        session.execute("select caliber_agent_heartbeat(%s)", (not_mine,))
+                assert state(session, "select caliber_agent_heartbeat(%s)", mine) == "42501"
 
 
 def test_a_terminated_agent_keeps_its_login_until_it_is_dropped(

@@ -9,6 +9,7 @@ from caliber.plans import plan
 
 GROUP = "caliber_agent"
 NAMEDATALEN = 64
+DEPENDENT_OBJECTS = "2BP01"
 KEY_LENGTH = 44  # 32 bytes in base64
 BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")
 
@@ -80,8 +81,25 @@ def drop(agent_id: str | None) -> str | None:
     role: str | None = row["login"]
     # Somebody may have dropped it by hand.
     if role is not None and _ROLE.one(role):
-        plpy.execute(f"drop role {plpy.quote_ident(role)}")
+        _drop_role(role)
     return role
+
+
+def _drop_role(role: str) -> None:
+    """Any login can come to own something, if only default privileges. That must not keep it in."""
+    name = plpy.quote_ident(role)
+    try:
+        with plpy.subtransaction():
+            plpy.execute(f"drop role {name}")
+    except plpy.SPIError as error:
+        if error.sqlstate != DEPENDENT_OBJECTS:
+            raise
+        plpy.execute(f"revoke {GROUP} from {name}")
+        plpy.execute(f"alter role {name} nologin password null")
+        plpy.warning(
+            f"caliber: role {role} owns something and stays, without login and rights",
+            hint=f"Run DROP OWNED BY {name} in each database, then DROP ROLE {name}.",
+        )
 
 
 def map_role(agent_id: str | None, login: str | None) -> str | None:

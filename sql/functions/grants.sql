@@ -10,16 +10,15 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 begin atomic
-    select pg_catalog.array_agg(readable.agent_id)
-    from (
-        select @extschema@._caliber_my_agent() as agent_id
-        union all
+    -- One look at the agent, not a call of _caliber_my_agent(): a statement asks this up to six times.
+    select array[a.agent_id] || array(
         select g.target_agent_id
         from @extschema@.caliber_grant as g
-        where g.grantee_agent_id = @extschema@._caliber_my_agent()
+        where g.grantee_agent_id = a.agent_id
             and g.capability = 'read_transcript'
-    ) as readable
-    where readable.agent_id is not null;
+    )
+    from @extschema@.caliber_agent as a
+    where a.login_role = @extschema@._caliber_actor() and a.terminated_at is null;
 end;
 
 comment on function @extschema@._caliber_readable_agents() is
