@@ -18,7 +18,6 @@ _FOUND = """
         c.escalation_level, c.escalated_at is not null as was_escalated,
         t.agent_id as owner_id,
         a.agent_id, a.name,
-        @extschema@._caliber_actor() as actor,
         case c.conflict_type
             when 'concurrent_write' then a.agent_id in (c.agent_a_id, c.agent_b_id, g.owner_agent_id)
             when 'resource_contention' then

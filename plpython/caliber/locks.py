@@ -223,47 +223,23 @@ _EXTEND = plan(
 
 # The key share lock conflicts with giving the lease to anybody else, not with extending it. The
 # clock is looked at again once the row is locked: that may have taken a while.
-_GUARD = plan(
-    """
+_KEPT = """
     with kept as materialized (
-        select r.expires_at
-        from @extschema@.caliber_resource as r
-        inner join @extschema@.caliber_agent as a on r.holder_agent_id = a.agent_id
-        where r.resource_type = $1
-            and r.resource_id = $2
-            and r.fence = $3
-            and r.expires_at > pg_catalog.clock_timestamp()
+        select l.expires_at
+        from @extschema@.{leases} as l
+        inner join @extschema@.caliber_agent as a on l.holder_agent_id = a.agent_id
+        where l.resource_type = $1
+            and l.resource_id = $2
+            and l.fence = $3
+            and l.expires_at > pg_catalog.clock_timestamp()
             and a.terminated_at is null
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
-        for key share of r
+        for key share of l
     )
     select k.expires_at from kept as k where k.expires_at > pg_catalog.clock_timestamp()
-    """,
-    "text",
-    "text",
-    "int8",
-)
-
-_GUARD_SHARED = plan(
-    """
-    with kept as materialized (
-        select s.expires_at
-        from @extschema@.caliber_lock_shared as s
-        inner join @extschema@.caliber_agent as a on s.holder_agent_id = a.agent_id
-        where s.resource_type = $1
-            and s.resource_id = $2
-            and s.fence = $3
-            and s.expires_at > pg_catalog.clock_timestamp()
-            and a.terminated_at is null
-            and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
-        for key share of s
-    )
-    select k.expires_at from kept as k where k.expires_at > pg_catalog.clock_timestamp()
-    """,
-    "text",
-    "text",
-    "int8",
-)
+"""
+_GUARD = plan(_KEPT.format(leases="caliber_resource"), "text", "text", "int8")
+_GUARD_SHARED = plan(_KEPT.format(leases="caliber_lock_shared"), "text", "text", "int8")
 
 _LEASE = plan(
     """

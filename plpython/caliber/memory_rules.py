@@ -20,7 +20,6 @@ BELONGS = (
 _WRITER = """
     t.trajectory_id, t.name, t.status, t.agent_id as owner_id, t.team_id, t.depth,
     t.root_trajectory_id, a.agent_id, a.name as agent_name, a.status as agent_status,
-    @extschema@._caliber_actor() as actor,
     coalesce(a.login_role = @extschema@._caliber_actor(), false)
     or @extschema@._caliber_is_admin() as may_act,
     @extschema@._caliber_is_admin()

@@ -13,7 +13,6 @@ from caliber.plans import SCHEMA, Statement, plan
 MAX_RESULTS = 100
 MAX_INDEXED = 2000
 MAX_HALF_INDEXED = 4000
-MAX_DIMENSIONS = 16000
 # Statements are made for each dimension and set of filters; a session keeps so many.
 MAX_STATEMENTS = 64
 # Reciprocal rank fusion: a match at rank r of a list scores 1 / (60 + r).
