@@ -158,6 +158,18 @@ begin atomic
         (
             'conflict_cache_mb', 'integer', '16', 0, 4096, null,
             'Memory a session keeps between two calls of caliber_detect_conflicts, to read no embedding twice.'
+        ),
+        (
+            'audit_retention_days', 'integer', '90', 90, 36500, null,
+            'Age in days after which caliber_audit_purge may delete a record of a handoff.'
+        ),
+        (
+            'audit_escalation_retention_days', 'integer', '180', 180, 36500, null,
+            'The same for a record of an escalation.'
+        ),
+        (
+            'audit_closure_days', 'integer', '30', 30, 36500, null,
+            'Days that a trajectory must have been finished before its records may be deleted.'
         )
     ) as known (key, type, default_value, minimum, maximum, choices, description);
 end;
