@@ -170,6 +170,14 @@ begin atomic
         (
             'audit_closure_days', 'integer', '30', 30, 36500, null,
             'Days that a trajectory must have been finished before its records may be deleted.'
+        ),
+        (
+            'handoff_ack_ms', 'integer', '30000', 100, 86400000, null,
+            'How long a handoff waits for an answer, unless its sender says otherwise.'
+        ),
+        (
+            'handoff_reminder_ms', 'integer', '30000', 0, 86400000, null,
+            'How long the receiver of a handoff has after it was reminded.'
         )
     ) as known (key, type, default_value, minimum, maximum, choices, description);
 end;

@@ -1,0 +1,177 @@
+"""Handoffs: what time does to them: reminders, further attempts, other agents, escalations, ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber import (
+    callers,
+    checks,
+    handoffs_groups,
+    handoffs_move,
+    handoffs_route,
+    handoffs_store,
+    handoffs_tell,
+)
+from caliber.plans import plan
+
+MAX_ATTEMPTS = 3
+BACKOFF_MS = 2000
+MAX_BATCH = 10_000
+
+_DUE = plan(
+    """
+    select h.handoff_id
+    from @extschema@.caliber_handoff as h
+    where h.due_at <= pg_catalog.clock_timestamp()
+    order by h.due_at
+    limit $1
+    """,
+    "int4",
+)
+
+
+def expire(max_handoffs: int | None) -> int:
+    callers.require_admin("settle handoffs")
+    checks.required("max_handoffs", max_handoffs)
+    checks.between("max_handoffs", max_handoffs, 1, MAX_BATCH)
+    return sum(settle(row["handoff_id"]) for row in _DUE.rows(max_handoffs))
+
+
+def settle(handoff_id: str) -> bool:
+    """Do what is due; False when somebody else just did."""
+    handoff = handoffs_store.peek(handoff_id)
+    found = handoffs_store.agents(handoff["from_agent_id"], handoff["to_agent_id"])
+    handoffs_store.trajectory(handoff["trajectory_id"])
+    asked = handoff["to_agent_id"]
+    handoff = handoffs_store.lock(handoff_id)
+    if not handoff["due"] or handoff["to_agent_id"] != asked:
+        return False
+    giver = found[handoff["from_agent_id"]]
+    if handoff["status"] in handoffs_store.PENDING:
+        _unanswered(handoff, giver)
+    elif handoff["lapsed"]:
+        _lapsed(handoff, giver, found[handoff["to_agent_id"]])
+    else:
+        _remind(handoff)
+    return True
+
+
+def _remind(handoff: dict[str, Any]) -> None:
+    handoffs_store.audit(handoff, "reminded", "the time to return is up")
+    handoffs_store.save(handoff, {"due_at": handoff["lapses_at"]}, {"reminded_at": 0})
+    _tell(handoff, "nudge", handoff["to_agent_id"], "please return it, the time is up")
+
+
+def _unanswered(handoff: dict[str, Any], giver: dict[str, Any]) -> None:
+    """Nothing has moved yet. What is urgent goes up at once, else another may be asked."""
+    why = "no acknowledgement in time"
+    handoffs_store.audit(handoff, "timeout", why)
+    handoffs_store.audit(handoff, "rejected", why, outcome="failed")
+    if handoff["priority"] == "critical" or handoff["handoff_type"] == "escalation":
+        _escalate(handoff, giver, why)
+    elif handoff["reroute"]:
+        handoff["status_reason"] = why
+        if not handoffs_route.elsewhere(handoff):
+            _end(handoff, "timed_out", why, needs_human=True)
+    else:
+        _end(handoff, "timed_out", why, needs_human=False)
+
+
+def _lapsed(handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any]) -> None:
+    """What was lent goes back first; then the policy."""
+    why = "nothing was returned in time"
+    handoffs_store.audit(handoff, "timeout", why, outcome="failed", on_timeout=handoff["on_timeout"])
+    handoffs_move.give_back(handoff, giver, taker, False, why)
+    policy = handoff["on_timeout"]
+    if policy == "retry" and handoff["attempts"] < MAX_ATTEMPTS:
+        _retry(handoff)
+    elif policy == "escalate":
+        _escalate(handoff, giver, why)
+    else:
+        _end(handoff, "failed" if policy == "fail" else "timed_out", why, needs_human=True)
+
+
+def _retry(handoff: dict[str, Any]) -> None:
+    from caliber import handoffs
+
+    again = {
+        "attempts": handoff["attempts"] + 1,
+        "status": "initiated",
+        "received_trajectory_id": None,
+        "received_scope_id": None,
+        "lock_ids": handoff["lock_ids"],
+        "moved_lock_ids": [],
+    }
+    pause = BACKOFF_MS * 2 ** (handoff["attempts"] - 1)
+    handoffs_store.audit(handoff, "retried", f"attempt {again['attempts']} of {MAX_ATTEMPTS}")
+    times: dict[str, int | None] = dict.fromkeys(
+        ("accepted_at", "started_at", "return_by", "lapses_at", "reminded_at"), None
+    )
+    handoffs.offer(handoffs_store.save(handoff, again, times), pause)
+
+
+def _escalate(handoff: dict[str, Any], giver: dict[str, Any], why: str) -> None:
+    """The same packet to who is above, marked with the timeout; in the end to a human."""
+    from caliber import handoffs
+
+    below = handoff["to_agent_id"] or giver["agent_id"]
+    passed = [giver["agent_id"], *handoff["tried_agent_ids"], below]
+    target = handoffs_route.above(below, passed) or handoffs_route.above(giver["agent_id"], passed)
+    depth = handoff["escalation_depth"] + 1
+    handoffs_store.audit(handoff, "escalated", why)
+    if target is None or depth > handoffs_route.MAX_DEPTH:
+        _end(handoff, "escalated", why, needs_human=True)
+        return
+    _end(handoff, "escalated", why, needs_human=False)
+    trajectory = handoffs_store.trajectory(handoff["trajectory_id"])
+    if trajectory["agent_id"] != giver["agent_id"] or trajectory["status"] != "active":
+        return
+    packet = {key: value for key, value in handoff.items() if key in _PACKET}
+    packet.update(
+        handoff_type="escalation",
+        triggered_by="timeout",
+        reason="timeout",
+        handoff_notes=f"[timeout: {why}] {handoff['handoff_notes']}"[:10_000],
+        decision_rationale=handoff["decision_rationale"] or why,
+        return_expected=True,
+    )
+    new = handoffs.complete_packet(packet, giver, trajectory)
+    new.update(
+        to_agent_id=target, to_agent_type=None, escalation_depth=depth,
+        parent_handoff_id=handoff["handoff_id"], tried_agent_ids=passed[1:],
+    )  # fmt: skip
+    handoffs_store.audit(new, "initiated", "timeout", why)
+    handoffs_store.insert(new)
+    handoffs.offer(new)
+
+
+_PACKET = frozenset(
+    {
+        "handoff_notes", "next_steps", "blockers", "open_questions", "task_id", "risk_level", "priority",
+        "variables", "artifact_ids", "lock_ids", "history_mode", "max_messages", "history_include",
+        "token_budget", "required_capabilities", "min_proficiency", "autonomy_budget", "budget",
+        "deadline", "return_timeout_ms", "on_timeout", "sender_waits", "reroute", "ack_timeout_ms",
+    }
+)  # fmt: skip
+
+
+def _end(handoff: dict[str, Any], status: str, why: str, needs_human: bool) -> None:
+    if status != "escalated":
+        handoffs_store.audit(handoff, "failed", why, outcome="failed", needs_human=needs_human)
+    ended = {"status": status, "status_reason": why, "needs_human": needs_human}
+    if handoff["accepted_at"] is not None:
+        ended["return_status"] = "timeout"
+    handoffs_store.save(handoff, ended, {"resolved_at": 0, "due_at": None, "ack_by": None})
+    handoffs_groups.count(handoff, success=False)
+    _tell(handoff, "task_failed", handoff["from_agent_id"], f"{status}: {why}")
+
+
+def _tell(handoff: dict[str, Any], kind: str, recipient: str | None, subject: str) -> None:
+    """In the other party's name; where the caller cannot speak for it, nobody is told."""
+    from caliber import handoffs_accept
+
+    parties = (handoff["from_agent_id"], handoff["to_agent_id"])
+    sender = parties[0] if recipient == parties[1] else parties[1]
+    if recipient is not None and sender is not None and handoffs_accept.callers_may_speak(sender):
+        handoffs_tell.tell(handoff, kind, sender, recipient, subject, "high")

@@ -1,0 +1,239 @@
+"""Handoffs: reading, locking and writing their rows. The contract is in sql/schema/handoffs.sql.
+
+A handoff is a dict of its columns, as json has them; what changes is written back by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber import errors, memory_rules
+from caliber.plans import plan
+
+PENDING = ("initiated", "deferred")
+RUNNING = ("accepted", "in_progress")
+
+_COLUMNS = """
+    status, status_reason, needs_human, to_agent_id, tried_agent_ids, scope_id, received_trajectory_id,
+    received_scope_id, context_id, lock_ids, moved_lock_ids, attempts, reroutes, available_at, ack_by,
+    return_by, lapses_at, due_at, reminded_at, estimated_completion, accepted_at, started_at, returned_at,
+    resolved_at, return_status, result_type, result, variables_changed, artifacts_produced,
+    tokens_consumed, return_notes, warnings
+"""
+
+_READ = """
+    select
+        pg_catalog.to_jsonb(h) as handoff,
+        coalesce(h.available_at > pg_catalog.clock_timestamp(), false) as early,
+        coalesce(h.ack_by <= pg_catalog.clock_timestamp(), false) as unanswered,
+        coalesce(h.lapses_at <= pg_catalog.clock_timestamp(), false) as lapsed,
+        coalesce(h.due_at <= pg_catalog.clock_timestamp(), false) as due
+    from @extschema@.caliber_handoff as h
+    where h.handoff_id = $1
+"""
+_PEEK = plan(_READ, "uuid")
+_LOCK = plan(_READ + " for update", "uuid")
+
+# Sorted, so that whoever locks some of the same agents waits and does not deadlock.
+_AGENTS = plan(
+    """
+    select
+        a.agent_id, a.team_id, a.name, a.agent_type, a.status, a.current_trajectory_id,
+        a.current_scope_id, a.capabilities, a.proficiency, a.autonomy_budget, a.max_risk, a.reports_to,
+        coalesce(
+            a.max_concurrent_tasks,
+            @extschema@._caliber_config_value('agent_max_concurrent_tasks')::integer
+        ) as max_tasks
+    from @extschema@.caliber_agent as a
+    where a.agent_id = any($1)
+    order by a.agent_id
+    for no key update of a
+    """,
+    "uuid[]",
+)
+
+_TRAJECTORY = plan(
+    """
+    select
+        t.trajectory_id, t.name, t.status, t.agent_id, t.team_id, t.depth, t.root_trajectory_id
+    from @extschema@.caliber_trajectory as t
+    where t.trajectory_id = $1
+    for no key update
+    """,
+    "uuid",
+)
+
+_INSERT = plan(
+    """
+    insert into @extschema@.caliber_handoff
+    select r.*
+    from pg_catalog.jsonb_populate_record(
+        null::@extschema@.caliber_handoff,
+        $1 || pg_catalog.jsonb_build_object('initiated_at', pg_catalog.clock_timestamp())
+    ) as r
+    """,
+    "jsonb",
+)
+
+# $3 holds times as milliseconds from now.
+_SAVE = plan(
+    f"""
+    update @extschema@.caliber_handoff as h
+    set ({_COLUMNS}) = (
+        select {_COLUMNS}
+        from pg_catalog.jsonb_populate_record(
+            h,
+            $2 || coalesce(
+                (
+                    select pg_catalog.jsonb_object_agg(
+                        e.key, now.at + e.value::double precision * interval '1 ms'
+                    )
+                    from pg_catalog.jsonb_each_text($3) as e
+                    cross join (select pg_catalog.clock_timestamp() as at) as now
+                ),
+                '{{}}'
+            )
+        )
+    )
+    where h.handoff_id = $1
+    returning pg_catalog.to_jsonb(h) as handoff
+    """,
+    "uuid",
+    "jsonb",
+    "jsonb",
+)
+
+_AUDIT = plan(
+    """
+    insert into @extschema@.caliber_audit (
+        team_id, event_type, handoff_id, handoff_type, trajectory_id, task_id, from_agent_id,
+        to_agent_id, to_agent_type, reason, decision_rationale, risk_level, task_status,
+        variables_sha256, artifact_count, duration_ms, tokens_consumed, outcome, details
+    )
+    select
+        h.team_id, $2, h.handoff_id, h.handoff_type, h.trajectory_id, h.task_id, h.from_agent_id,
+        h.to_agent_id, h.to_agent_type, pg_catalog.left($3, 1000), $4, h.risk_level, t.status,
+        (
+            select pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
+                coalesce(pg_catalog.jsonb_object_agg(v.name, v.value order by v.name), '{}')::text
+                || h.variables::text, 'UTF8'
+            )), 'hex')
+            from @extschema@.caliber_variable as v
+            where v.trajectory_id = h.trajectory_id
+        ),
+        pg_catalog.cardinality(h.artifact_ids) + pg_catalog.cardinality(h.artifacts_produced),
+        (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - h.initiated_at) * 1000)::bigint,
+        $6, $5, $7
+    from pg_catalog.jsonb_populate_record(null::@extschema@.caliber_handoff, $1) as h
+    inner join @extschema@.caliber_trajectory as t on h.trajectory_id = t.trajectory_id
+    returning @extschema@._caliber_log(
+        'handoff_' || event_type, 'coordination', $8,
+        handoff_type || ' handoff ' || event_type || ': ' || reason, from_agent_id, team_id,
+        trajectory_id, 'handoff', handoff_id::text, details
+    )
+    """,
+    "jsonb",
+    "text",
+    "text",
+    "text",
+    "text",
+    "int8",
+    "jsonb",
+    "@extschema@.caliber_event_severity",
+)
+
+_LOAD = plan(
+    """
+    select pg_catalog.count(*) as load
+    from @extschema@.caliber_handoff as h
+    where h.to_agent_id = $1 and h.status in ('accepted', 'in_progress') and h.returned_at is null
+    """,
+    "uuid",
+)
+
+_BAD = ("rejected", "failed", "timeout", "escalated")
+
+
+def _loads(text: str) -> dict[str, Any]:
+    import json
+
+    # Numbers stay as they were written; the database reads them from text as well.
+    value: dict[str, Any] = json.loads(text, parse_float=str)
+    return value
+
+
+def dumps(value: Any) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+def _read(row: dict[str, Any] | None, handoff_id: str | None) -> dict[str, Any]:
+    if row is None:
+        memory_rules.missing("handoff", handoff_id)
+    clock = {name: row[name] for name in ("early", "unanswered", "lapsed", "due")}
+    return {**_loads(row["handoff"]), **clock}
+
+
+def peek(handoff_id: str | None) -> dict[str, Any]:
+    return _read(_PEEK.one(handoff_id), handoff_id)
+
+
+def lock(handoff_id: str | None) -> dict[str, Any]:
+    return _read(_LOCK.one(handoff_id), handoff_id)
+
+
+def agents(*ids: str | None) -> dict[str, dict[str, Any]]:
+    wanted = [key for key in ids if key is not None]
+    return {row["agent_id"]: dict(row) for row in _AGENTS.rows(wanted)}
+
+
+def trajectory(trajectory_id: str | None) -> dict[str, Any]:
+    row = _TRAJECTORY.one(trajectory_id)
+    if row is None:
+        memory_rules.missing("trajectory", trajectory_id)
+    return row
+
+
+def insert(handoff: dict[str, Any]) -> None:
+    _INSERT.rows(dumps(handoff))
+
+
+def save(
+    handoff: dict[str, Any], changes: dict[str, Any], times: dict[str, int | None] | None = None
+) -> dict[str, Any]:
+    """Write what changes; times are in milliseconds from now, None is never."""
+    given = times or {}
+    never = {name: None for name, ms in given.items() if ms is None}
+    then = {name: ms for name, ms in given.items() if ms is not None}
+    row = _SAVE.one(handoff["handoff_id"], dumps({**changes, **never}), dumps(then)) or {}
+    return _loads(row["handoff"])
+
+
+def audit(
+    handoff: dict[str, Any],
+    event: str,
+    reason: str | None,
+    rationale: str | None = None,
+    outcome: str | None = None,
+    **details: Any,
+) -> None:
+    """Before the step it tells of takes effect."""
+    _AUDIT.rows(
+        dumps(handoff), event, reason or event, rationale, outcome, handoff.get("tokens_consumed"),
+        dumps(details), "warning" if event in _BAD else "info",
+    )  # fmt: skip
+
+
+def load(agent_id: str) -> int:
+    return int((_LOAD.one(agent_id) or {})["load"])
+
+
+def wrong_state(handoff: dict[str, Any], action: str, why: str | None = None) -> None:
+    errors.fail(
+        errors.WRONG_STATE,
+        f"a handoff that is {why or handoff['status']} cannot be {action}",
+        detail=f"Handoff {handoff['handoff_id']} is {handoff['status']}"
+        + (f": {handoff['status_reason']}." if handoff["status_reason"] else "."),
+        hint="caliber_handoffs shows where it stands.",
+    )
