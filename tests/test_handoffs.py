@@ -136,7 +136,7 @@ def test_sixteen_race_for_one_handoff_and_one_accepts(connect: Connect, db: Conn
         ({"handoff_notes": "x" * 10001}, "22023"),
         ({"reason": None}, "22023"),
         ({"to_agent_id": None}, "22023"),
-        ({"to_agent_type": "helper", "to_agent_id": uuid.UUID(int=1)}, "22023"),
+        ({"to_agent_type": "helper", "to_agent_id": uuid.UUID(int=1)}, "KA004"),
         ({"to_agent_id": uuid.UUID(int=1)}, "KA004"),
         ({"trajectory_id": uuid.UUID(int=1)}, "P0002"),
         ({"trajectory_id": None}, "22023"),

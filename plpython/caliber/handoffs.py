@@ -108,6 +108,9 @@ def initiate(
     incarnation: int | None,
 ) -> str:
     memory_rules.acts_for(from_agent_id)
+    checks.required("from_agent_id", from_agent_id)
+    # First of all, so that nothing else tells of an agent that is not the sender's to know.
+    messages_rules.refuse_recipient(str(from_agent_id), to_agent_id)
     packet = arguments(
         reason, handoff_notes, next_steps, handoff_type, triggered_by, blockers, open_questions, task_id,
         decision_rationale, risk_level, priority, variables_given, artifact_ids, history_mode,

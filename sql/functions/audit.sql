@@ -421,7 +421,7 @@ comment on function @extschema@.caliber_audit_purge(integer) is
 
 grant select on @extschema@.caliber_audit, @extschema@.caliber_audit_head
 to caliber_admin, caliber_agent, caliber_observer;
-grant select on @extschema@.caliber_audit_pruned to caliber_admin, caliber_observer;
+grant select on @extschema@.caliber_audit_pruned to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function
     @extschema@._caliber_audit_content(@extschema@.caliber_audit),
     @extschema@.caliber_audit_trail(uuid, text, uuid, uuid, uuid, integer),
