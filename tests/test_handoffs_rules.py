@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Connection, scalar, state
+from conftest import Connect, Connection, scalar, state
 from handoffs_cast import Cast
 
 RETURN = "select caliber_return_handoff(%s, %s, %s)"
@@ -153,3 +153,34 @@ def test_2_3_broadcast_is_aggregated(
     assert scalar(db, "select outcome from caliber_handoff_group") == outcome
     assert cast.owner() == cast.worker
     assert scalar(db, "select count(*) from caliber_audit_verify()") == 0
+
+
+def test_the_tick_settles_what_is_due_and_leaves_what_is_held(
+    connect: Connect, db: Connection, cast: Cast
+) -> None:
+    handoff = cast.initiate()
+    db.execute("update caliber_handoff set ack_by = now() - interval '1 s', due_at = now() - interval '1 s'")
+    other = connect()
+    with other.transaction():
+        other.execute("select from caliber_agent where agent_id = %s for no key update", (cast.helper,))
+        assert scalar(db, "select _caliber_handoffs_expire()") == 0
+    step = "select done from caliber_tick() where step = 'handoffs that were due settled'"
+    assert scalar(db, step) == 1
+    assert cast.status(handoff) == "timed_out"
+
+
+def test_one_that_cannot_be_settled_does_not_stop_the_others(db: Connection, cast: Cast) -> None:
+    stuck = cast.delegate()
+    fine = cast.delegate()
+    db.execute("update caliber_handoff set ack_by = now() - interval '1 s', due_at = now() - interval '1 s'")
+    db.execute(
+        "create function pg_temp.fail() returns trigger language plpgsql as"
+        " $$ begin raise exception 'no'; end $$"
+    )
+    db.execute(
+        "create trigger fail before update on caliber_handoff for each row"
+        f" when (old.handoff_id = '{stuck}') execute function pg_temp.fail()"
+    )
+    assert scalar(db, "select _caliber_handoffs_expire()") == 1
+    assert (cast.status(stuck), cast.status(fine)) == ("initiated", "timed_out")
+    assert scalar(db, "select count(*) from caliber_event where event_type = 'handoff_unsettled'") == 1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import plpy
+
 from caliber import (
     callers,
     checks,
+    errors,
     handoffs_groups,
     handoffs_move,
     handoffs_route,
@@ -30,12 +33,62 @@ _DUE = plan(
     "int4",
 )
 
+# Both parties and the handoff, where nobody else is at it: then nothing is waited for while the
+# locks of those before are held.
+_FREE = plan(
+    """
+    select
+        (
+            select pg_catalog.count(*)
+            from (
+                select a.agent_id
+                from @extschema@.caliber_agent as a
+                where a.agent_id in (h.from_agent_id, h.to_agent_id)
+                order by a.agent_id
+                for no key update skip locked
+            ) as free
+        ) = 1 + (h.to_agent_id is not null)::integer as parties
+    from @extschema@.caliber_handoff as h
+    where h.handoff_id = $1
+    for update skip locked
+    """,
+    "uuid",
+)
+
+_FAILED = plan(
+    """
+    select @extschema@._caliber_log(
+        'handoff_unsettled', 'coordination', 'error', 'a handoff that is due could not be settled: ' || $2,
+        reference_type => 'handoff', reference_id => $1
+    )
+    """,
+    "text",
+    "text",
+)
+
+_BUSY = (errors.LOCK_TIMEOUT, errors.DEADLOCK, "40001")
+_CANCELLED = "57014"
+
 
 def expire(max_handoffs: int | None) -> int:
     callers.require_admin("settle handoffs")
     checks.required("max_handoffs", max_handoffs)
     checks.between("max_handoffs", max_handoffs, 1, MAX_BATCH)
-    return sum(settle(row["handoff_id"]) for row in _DUE.rows(max_handoffs))
+    return sum(_alone(row["handoff_id"]) for row in list(_DUE.rows(max_handoffs)))
+
+
+def _alone(handoff_id: str) -> bool:
+    """One, whole or not at all; what is in somebody's hands is left to the next call."""
+    try:
+        with plpy.subtransaction():
+            free = _FREE.one(handoff_id)
+            return bool(free and free["parties"] and settle(handoff_id))
+    except (plpy.Error, plpy.SPIError) as error:
+        if error.sqlstate == _CANCELLED:
+            raise
+        if error.sqlstate not in _BUSY:
+            _FAILED.rows(handoff_id, f"{error.sqlstate}: {error}"[:300])
+        return False
 
 
 def settle(handoff_id: str) -> bool:

@@ -14,6 +14,7 @@ from caliber import (
     delegations_lapse,
     errors,
     events,
+    handoffs_expire,
     maintenance_leases,
     maintenance_marks,
     maintenance_reap,
@@ -46,6 +47,10 @@ def _dead_agents(most: int) -> int:
     return len(maintenance_reap.reap_when_wanted(min(most, maintenance_reap.MAX_AGENTS)))
 
 
+def _handoffs(most: int) -> int:
+    return handoffs_expire.expire(min(most, handoffs_expire.MAX_BATCH))
+
+
 # Everything caliber_tick does, a line a step: what it reports, and what does at most so many rows
 # of it and returns how many. What must see a transaction that has written nothing comes first;
 # what locks rows that agents wait for comes last, since locks are kept until the end.
@@ -58,6 +63,7 @@ STEPS: tuple[tuple[str, Callable[[int], int]], ...] = (
     ("leases that ran out cleared", maintenance_leases.clear),
     ("turns that ran out passed on", tokens.sweep),
     ("tasks that ran out ended", _tasks),
+    ("handoffs that were due settled", _handoffs),
     ("agents reaped", _dead_agents),
 )
 

@@ -51,6 +51,12 @@ SEEDS: tuple[str, ...] = (
     "update caliber_agent set can_delegate_to = array['*'] where name = '{word}-child'",
     "select caliber_accept_delegation(caliber_delegate_task(agent_id, null, '{word}',"
     " delegatee_agent_id => '{agent_id}'), '{agent_id}') from caliber_agent where name = '{word}-child'",
+    "select h.* from caliber_agent as c, caliber_trajectory as t, lateral caliber_broadcast_handoff("
+    "'{agent_id}', array[c.agent_id], t.trajectory_id, 'specialization', '{word}') as h"
+    " where c.name = '{word}-child' and t.agent_id = '{agent_id}' and t.status = 'active' limit 1",
+    "insert into caliber_audit_pruned (team_id, audit_no, recorded_at, is_escalation, content_hash,"
+    " prev_hash, hash) select team_id, 0, now(), false, '', '', '' from caliber_agent"
+    " where agent_id = '{agent_id}'",
 )
 
 # What an argument of this name is, where any value of its type would not do.
