@@ -156,6 +156,8 @@ returns table (
 )
 language sql
 stable
+security definer
+set search_path = pg_catalog, pg_temp
 begin atomic
     with link as (
         select
@@ -381,6 +383,7 @@ end;
 comment on function @extschema@.caliber_audit_trail(uuid, text, uuid, uuid, uuid, integer) is
 'The records you can see of a handoff, a task, a sender, a receiver or a trajectory, or of several of these at once; the newest first.';
 
+-- With its owner's rights, so that nobody else needs the helper; who sees what is as in the policy.
 create function @extschema@.caliber_audit_export(
     since timestamptz default '-infinity',
     until timestamptz default 'infinity',
@@ -389,6 +392,8 @@ create function @extschema@.caliber_audit_export(
 returns setof text
 language sql
 stable
+security definer
+set search_path = pg_catalog, pg_temp
 begin atomic
     select (
         @extschema@._caliber_audit_content(r) || pg_catalog.jsonb_build_object(
@@ -403,6 +408,11 @@ begin atomic
     where r.recorded_at >= $1
         and r.recorded_at < $2
         and ($3 is null or r.handoff_id = $3)
+        and (
+            (select @extschema@._caliber_sees_all())
+            or r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            or r.to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+        )
     order by r.team_id, r.audit_no;
 end;
 
@@ -423,14 +433,10 @@ grant select on @extschema@.caliber_audit, @extschema@.caliber_audit_head
 to caliber_admin, caliber_agent, caliber_observer;
 grant select on @extschema@.caliber_audit_pruned to caliber_admin, caliber_agent, caliber_observer;
 grant execute on function
-    @extschema@._caliber_audit_content(@extschema@.caliber_audit),
     @extschema@.caliber_audit_trail(uuid, text, uuid, uuid, uuid, integer),
     @extschema@.caliber_audit_export(timestamptz, timestamptz, uuid)
 to caliber_admin, caliber_agent, caliber_observer;
 -- Who sees only a part of a chain cannot tell whether it is whole.
-grant execute on function
-    @extschema@._caliber_audit_hash(bytea, bytea, uuid, bigint, timestamptz, boolean),
-    @extschema@._caliber_audit_keep_days(boolean),
-    @extschema@.caliber_audit_verify(uuid, bigint, bytea)
+grant execute on function @extschema@.caliber_audit_verify(uuid, bigint, bytea)
 to caliber_admin, caliber_observer;
 grant execute on function @extschema@.caliber_audit_purge(integer) to caliber_admin;
