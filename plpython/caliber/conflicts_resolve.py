@@ -126,7 +126,7 @@ _MERGED = plan(
         select s.scope_id, s.trajectory_id, s.team_id, t.agent_id
         from @extschema@.caliber_scope as s
         inner join @extschema@.caliber_trajectory as t on s.trajectory_id = t.trajectory_id
-        where s.trajectory_id = $1 and s.closed_at is null and t.status = 'active'
+        where s.trajectory_id = $1 and s.closed_at is null and s.suspended_at is null
         order by s.scope_no desc
         limit 1
         for key share of s

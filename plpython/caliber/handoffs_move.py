@@ -34,10 +34,14 @@ _OWN = plan(
         update @extschema@.caliber_trajectory as t
         set agent_id = $2, team_id = $3, scope_count = t.scope_count + 1
         where t.trajectory_id = $1
-        returning t.trajectory_id, t.scope_count
+        returning t.trajectory_id, t.scope_count, t.status
     )
-    insert into @extschema@.caliber_scope as s (trajectory_id, scope_no, agent_id, team_id, name)
-    select m.trajectory_id, m.scope_count, $2, $3, $4
+    insert into @extschema@.caliber_scope as s (
+        trajectory_id, scope_no, agent_id, team_id, name, suspended_at
+    )
+    select
+        m.trajectory_id, m.scope_count, $2, $3, $4,
+        case when m.status = 'suspended' then pg_catalog.clock_timestamp() end
     from moved as m
     returning s.scope_id
     """,

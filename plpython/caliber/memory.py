@@ -17,7 +17,7 @@ _ARTIFACT = plan(
         where s.scope_id = $1
             and s.trajectory_id = coalesce($3, s.trajectory_id)
             and s.closed_at is null
-            and t.status = 'active'
+            and s.suspended_at is null
             and a.terminated_at is null
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
             and @extschema@._caliber_allows(

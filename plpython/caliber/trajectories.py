@@ -103,7 +103,8 @@ _TRAJECTORY = plan(
     *memory_rules.WRITER_TYPES,
 )
 
-# Locked so that an artifact on its way into the scope, which holds a key share lock, is waited for.
+# Locked so that a turn or an artifact on its way into the scope is waited for; an artifact holds
+# only a key share lock.
 _OPEN_SCOPE = plan(
     """
     select s.scope_id, s.scope_no
@@ -126,13 +127,13 @@ _STEP = plan(
         where t.trajectory_id = $1
         returning t.trajectory_id, t.team_id
     ),
-    ended as (
+    stopped as (
         update @extschema@.caliber_scope as s
-        set closed_at = pg_catalog.clock_timestamp()
+        set
+            closed_at = case when $2 in ('completed', 'failed') then pg_catalog.clock_timestamp() end,
+            suspended_at = case when $2 = 'suspended' then pg_catalog.clock_timestamp() end
         from moved as m
-        where s.trajectory_id = m.trajectory_id
-            and s.closed_at is null
-            and $2 in ('completed', 'failed')
+        where s.trajectory_id = m.trajectory_id and s.closed_at is null
     )
     select @extschema@._caliber_log(
         $4, 'coordination', $5, $6, $7, m.team_id, m.trajectory_id,
@@ -329,8 +330,7 @@ def _step(
     before: str = trajectory["status"]
     if status not in STEPS[before]:
         memory_rules.not_active(trajectory, f"cannot become {status}")
-    if status in ("completed", "failed"):
-        _OPEN_SCOPE.rows(trajectory_id)
+    _OPEN_SCOPE.rows(trajectory_id)
     _STEP.rows(
         trajectory_id, status, outcome, f"trajectory_{_EVENT[status]}",
         "warning" if status == "failed" else "info",

@@ -8,7 +8,8 @@ from caliber import checks, errors, memory_rules, token_counts
 from caliber.plans import plan
 
 # One statement counts and writes. Whoever waits here for another writer counts on from what
-# that one left, and sees on the same row whether the scope has been closed.
+# that one left, and sees on the same row whether the scope has been closed or suspended. It would
+# not see that on the trajectory, which it knows as it was before it waited.
 _TURN = plan(
     f"""
     with counted as (
@@ -19,7 +20,7 @@ _TURN = plan(
             and s.closed_at is null
             and (s.token_budget is null or s.token_count + $5 <= s.token_budget)
             and t.trajectory_id = s.trajectory_id
-            and t.status = 'active'
+            and s.suspended_at is null
             and {memory_rules.WRITER_IS}
             and a.terminated_at is null
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())

@@ -98,6 +98,7 @@ create table @extschema@.caliber_scope (
     checkpoint_at timestamptz,
     summary text,
     opened_at timestamptz not null default pg_catalog.clock_timestamp(),
+    suspended_at timestamptz,
     closed_at timestamptz,
     constraint caliber_scope_pkey primary key (scope_id),
     constraint caliber_scope_number_key unique (trajectory_id, scope_no),
@@ -129,6 +130,7 @@ comment on column @extschema@.caliber_scope.checkpoint is 'The last checkpoint, 
 comment on column @extschema@.caliber_scope.checkpoint_at is 'When that was set.';
 comment on column @extschema@.caliber_scope.summary is 'What it came to, as given at its close.';
 comment on column @extschema@.caliber_scope.opened_at is 'When it was opened.';
+comment on column @extschema@.caliber_scope.suspended_at is 'Since when it takes nothing, because its trajectory is suspended.';
 comment on column @extschema@.caliber_scope.closed_at is 'When it was closed; null while it is open.';
 
 create table @extschema@.caliber_turn (
