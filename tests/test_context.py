@@ -155,9 +155,9 @@ def test_facts_do_not_crowd_out_turns(db: Connection, trajectory: object, scope:
 
 
 def test_the_callers_counts_win(db: Connection, trajectory: object, scope: object) -> None:
-    turn(db, scope, "x" * 4000, 5)
+    turn(db, scope, "x" * 320, 5)
     context = assemble(db, trajectory, 100)
-    assert "x" * 4000 in str(context["content"])
+    assert "x" * 320 in str(context["content"])
     assert context["token_count"] == 5 + 8 + 8
     turn(db, scope, "short", 5000)
     assert assemble(db, trajectory, 100)["truncated"] == 1

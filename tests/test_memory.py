@@ -78,6 +78,7 @@ def test_create_with_the_positional_order_of_the_protocol(
         ("%(scope)s, null, 'fact', 'x', status => 'superseded'", "22023"),
         ("%(scope)s, null, 'fact', 'x', status => null", "22023"),
         ("%(scope)s, null, 'fact', 'x', tokens => -1", "22023"),
+        ("%(scope)s, null, 'fact', repeat('x', 64000), tokens => 999", "22023"),
         ("%(scope)s, null, 'fact', 'x', name => repeat('x', 201)", "22023"),
         ("%(scope)s, null, 'fact', 'x', path => repeat('x', 1001)", "22023"),
         ("%(scope)s, null, 'fact', 'x', metadata => '1'", "22023"),

@@ -173,6 +173,7 @@ def test_turns_count_from_one(db: Connection, scope: object, agent: object) -> N
         ("%(scope)s, 'user', repeat('x', 262145)", "54000"),
         ("%(scope)s, 'user', repeat('ü', 131073)", "54000"),
         ("%(scope)s, 'user', 'x', tokens => -1", "22023"),
+        ("%(scope)s, 'user', repeat('x', 64000), tokens => 999", "22023"),
         ("%(scope)s, 'user', 'x', agent_id => gen_random_uuid()", "P0002"),
         ("%(scope)s, 'user', 'x', metadata => '[]'", "22023"),
         ("%(scope)s, 'user', 'x', metadata => jsonb_build_object('x', repeat('y', 300000))", "22023"),

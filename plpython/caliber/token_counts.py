@@ -3,6 +3,9 @@
 The built-in estimate is one token for four bytes of UTF-8, rounded up. The setting token_estimator
 names a function that counts better. The count is stored with what it was made for, so what is
 already written keeps it.
+
+A count that no tokenizer comes to, fewer than one for 64 bytes, is refused: a budget of tokens is all
+that bounds the size of a context.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from caliber import checks, errors
 from caliber.plans import Statement, plan
 
 BYTES_PER_TOKEN = 4
+MAX_BYTES_PER_TOKEN = 64
 MAX_TOKENS = 10_000_000
 
 _SETTING = plan("select @extschema@._caliber_config_value('token_estimator') as name")
@@ -40,11 +44,13 @@ _calls: dict[str, Statement] = {}
 
 def counted(content: str, given: int | None) -> int:
     """The caller's count where there is one, else the estimate."""
+    size = len(content.encode())
+    least = size // MAX_BYTES_PER_TOKEN
     if given is not None:
-        checks.between("tokens", given, 0, MAX_TOKENS)
+        checks.between("tokens", given, least, MAX_TOKENS)
         return given
     name = (_SETTING.one() or {})["name"]
-    return -(-len(content.encode()) // BYTES_PER_TOKEN) if name is None else _called(name, content)
+    return -(-size // BYTES_PER_TOKEN) if name is None else _called(name, content, least)
 
 
 def estimator(key: str, value: str) -> str:
@@ -60,7 +66,7 @@ def estimator(key: str, value: str) -> str:
     return str(found["name"])
 
 
-def _called(name: str, content: str) -> int:
+def _called(name: str, content: str, least: int) -> int:
     function = estimator("token_estimator", name)
     call = _calls.get(function)
     if call is None:
@@ -68,5 +74,5 @@ def _called(name: str, content: str) -> int:
     row: dict[str, Any] = call.one(content) or {}
     if row["tokens"] is None:
         errors.invalid("token_estimator", name, "must not return null")
-    checks.between("token_estimator", row["tokens"], 0, MAX_TOKENS)
+    checks.between("token_estimator", row["tokens"], least, MAX_TOKENS)
     return int(row["tokens"])
