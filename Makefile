@@ -93,6 +93,10 @@ chaos: server-ready ## Break server and clients for a minute and check every pro
 	@$(MACHINE)/setup.sh tools
 	@PYTHONPATH=tests $(MACHINE)/cluster.sh with .venv/bin/python -m harness.chaos $(ARGS)
 
+failover: server-ready ## The same on a primary and its standby, which takes over; ARGS="--kills 5"
+	@$(MACHINE)/setup.sh tools
+	@PYTHONPATH=tests $(MACHINE)/cluster.sh with .venv/bin/python -m harness.failover $(ARGS)
+
 TYPED := plpython/caliber extension/build.py \
 	$(wildcard tests/*.py tests/*/*.py bench/*.py docs/*.py examples/*.py)
 SHELL_SCRIPTS := .ci/run $(wildcard $(MACHINE)/*.sh tests/*.sh tests/*/*.sh)
@@ -131,5 +135,5 @@ clean-products:
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: all bench build chaos clean clean-products docs down dsn help image image-test install lint psql \
+.PHONY: all bench build chaos clean clean-products docs down dsn failover help image image-test install lint psql \
 	run server-current server-ready setup test top up

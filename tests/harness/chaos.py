@@ -11,10 +11,11 @@ import argparse
 import os
 import random
 import socket
+import statistics
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -25,6 +26,7 @@ from harness.chaos_actors import (
     Client,
     Events,
     Everything,
+    Incarnations,
     Locks,
     Messages,
     Session,
@@ -32,34 +34,77 @@ from harness.chaos_actors import (
     Tokens,
     one,
 )
-from harness.cluster import Cluster
+from harness.cluster import Cluster, Pair
 from harness.messages_crash import claim_without_row_lock
 from pooler import PORT, pooler
 
 CLIENTS = 16
 MUTANTS = ("claim_without_row_lock", "lease_by_advisory_lock", "synchronous_commit_off")
-# How often which actor is chosen: locks, messages, state, tokens, events, the rest.
-WEIGHTS = (3, 6, 2, 2, 1, 3)
+# So long a client may take to be back at work after the server was killed.
+BACK_SECONDS = 30
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
+class Returned:
+    """How long clients were without the server: from a lost connection to the next call that worked."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.since: dict[int, float] = {}
+        self.took: dict[bool, list[float]] = {False: [], True: []}
+        self.missing = 0
+
+    def lost(self, client: int) -> None:
+        with self.mutex:
+            self.since.setdefault(client, time.monotonic())
+
+    def all_lost(self, clients: int) -> None:
+        for client in range(clients):
+            self.lost(client)
+
+    def works(self, client: int, pooled: bool) -> None:
+        with self.mutex:
+            if (since := self.since.pop(client, None)) is not None:
+                self.took[pooled].append(time.monotonic() - since)
+
+    def wait(self, stop: threading.Event) -> None:
+        """Until everybody is back; whoever is not in time is a finding."""
+        ends = time.monotonic() + BACK_SECONDS
+        while self.since and time.monotonic() < ends and not stop.is_set():
+            time.sleep(0.02)
+        with self.mutex:
+            self.missing += sum(since < ends - BACK_SECONDS for since in self.since.values())
+
+    def report(self) -> list[str]:
+        return [
+            f"  back at work {'through pgbouncer' if pooled else 'directly'} {len(took)} times,"
+            f" after {statistics.median(took):.2f} s in the middle and {max(took):.2f} s at worst"
+            for pooled, took in self.took.items()
+            if took
+        ]
+
+
 class Chaos:
-    def __init__(self, cluster: Cluster, seed: int, seconds: float, kills: int, mutant: str | None) -> None:
+    def __init__(
+        self, cluster: Cluster | Pair, seed: int, seconds: float, kills: int, mutant: str | None = None
+    ) -> None:
         self.cluster, self.seed, self.seconds, self.kills = cluster, seed, seconds, kills
         self.stop, self.luck = threading.Event(), random.Random(seed)
         self.breaks: Counter[str] = Counter()
         self.failure: BaseException | None = None
-        # One delivery in many is claimed by two; so there have to be many.
-        self.weights = (0, 1, 0, 0, 0, 0) if mutant == "claim_without_row_lock" else WEIGHTS
+        self.returned = Returned()
         with cluster.connect() as session:
             self.agents = self._prepare(session, mutant)
             engine = lock_history.MUTANT if mutant == "lease_by_advisory_lock" else lock_history.CALIBER
             self.locks, self.messages = Locks(self.agents, engine), Messages(self.agents)
             self.events, self.rest = Events(self.agents), Everything(self.agents)
-            state, tokens = State(self.agents), Tokens(self.agents)
-            self.actors: list[Actor] = [self.locks, self.messages, state, tokens, self.events, self.rest]
+            others = [kind(self.agents) for kind in (State, Tokens, Incarnations)]
+            self.actors: list[Actor] = [self.locks, self.messages, *others, self.events, self.rest]
             for actor in self.actors:
                 actor.setup(session)
+        # One delivery in many is claimed by two; so there have to be many.
+        only = self.messages if mutant == "claim_without_row_lock" else None
+        self.weights = [actor.weight if only in (None, actor) else 0 for actor in self.actors]
 
     @staticmethod
     def _prepare(session: Session, mutant: str | None) -> list[str]:
@@ -73,7 +118,8 @@ class Chaos:
         }
         for key, value in settings.items():
             session.execute("select caliber_config_set(%s, %s)", (key, value))
-        session.execute("select caliber_team_create('default')")
+        # Broadcasts are for the team: whoever is to get none is apart.
+        session.execute("select caliber_team_create('default'), caliber_team_create('apart')")
         if mutant == "claim_without_row_lock":
             claim_without_row_lock(session)
         if mutant == "synchronous_commit_off":
@@ -93,13 +139,18 @@ class Chaos:
             self.seed * 1000 + number, self.stop, 4,
         )  # fmt: skip
         me = Client(self.agents[number], luck, locks)
+        through = pooled if number % 2 else ""
+        session: Session | None = None
         while not self.stop.is_set():
             try:
-                with self.connect(pooled if number % 2 else "") as session:
-                    while not self.stop.is_set():
-                        self.turn(me, session)
+                if session is None:
+                    session = self.connect(through)
+                self.turn(me, session)
+                self.returned.works(number, bool(through))
             except LOST:
-                self.breaks["connections lost"] += 1
+                self.breaks["connections lost" if session else "attempts to connect in vain"] += 1
+                self.returned.lost(number)
+                session = None
                 time.sleep(0.05)
             except BaseException as error:
                 self.failure = error
@@ -147,7 +198,9 @@ class Chaos:
                 times.pop(0)
                 self.breaks["kill -9 of all processes"] += 1
                 self.cluster.kill()
+                self.returned.all_lost(CLIENTS)
                 self.cluster.start()
+                self.returned.wait(self.stop)
             with suppress(*LOST), self.cluster.connect() as session:
                 self.breaks["sessions ended"] += 1
                 one(
@@ -170,7 +223,8 @@ class Chaos:
 
     def go(self) -> dict[str, Counter[str]]:
         """For each promise what was found against it."""
-        with pooler("postgres", CLIENTS, str(self.cluster.home), "5432") as pooled:
+        before = pooler("postgres", CLIENTS, str(self.cluster.home), "5432")
+        with before if self.cluster.pools else nullcontext("") as pooled:
             threads = [
                 threading.Thread(target=self.client, args=(n, pooled), daemon=True) for n in range(CLIENTS)
             ]
@@ -194,13 +248,15 @@ class Chaos:
         with self.cluster.connect() as session:
             last: Any = Client(self.agents[0], random.Random(self.seed), None)  # type: ignore[arg-type]
             self.messages.drain(last, session)
-            found = {actor.promise: +actor.check(session) for actor in self.actors}
+            found = {actor.promise: actor.check(session) for actor in self.actors}
+        found["clients: all go on after every kill"] = Counter({"stayed away": self.returned.missing})
         found["files: pg_amcheck"] = self.cluster.amcheck()
-        return found
+        return {promise: +against for promise, against in found.items()}
 
     def report(self, found: dict[str, Counter[str]]) -> str:
         lines = [f"seed {self.seed}, {CLIENTS} clients, {self.seconds:g} s"]
         lines += [f"  {times} × {what}" for what, times in sorted(self.breaks.items())]
+        lines += self.returned.report()
         done = {actor.promise: actor.done for actor in self.actors}
         for promise, against in found.items():
             count = f"{done[promise]:7,} operations" if promise in done else " " * 18

@@ -45,6 +45,8 @@ class Actor:
     """What a primitive's promise is, how it is used, and whether it held."""
 
     promise = ""
+    # How often it is chosen, among the others.
+    weight = 2
 
     def __init__(self, agents: list[str]) -> None:
         self.agents = agents
@@ -67,6 +69,7 @@ class Actor:
 
 class Locks(Actor):
     promise = "lock: one holder, fences rise, stale writes refused, none lost"
+    weight = 3
 
     def __init__(self, agents: list[str], engine: lock_history.Engine) -> None:
         super().__init__(agents)
@@ -87,6 +90,7 @@ class Locks(Actor):
 
 class Messages(Actor):
     promise = "message: no send or acknowledgement lost, one claimer, dead at exactly 3, broadcast to all"
+    weight = 6
 
     def __init__(self, agents: list[str]) -> None:
         super().__init__(agents)
@@ -216,15 +220,18 @@ class Tokens(Actor):
     def __init__(self, agents: list[str]) -> None:
         super().__init__(agents)
         self.doubled = 0
+        self.told: Counter[tuple[int, str]] = Counter()
 
     def setup(self, session: Session) -> None:
         session.execute("create table played (turn bigint primary key, agent_id text not null)")
 
     def turn(self, client: Client, session: Session) -> None:
         query = "select granted, turn from caliber_token_request(%s, 'review', hold_seconds => 2)"
-        granted, turn = session.execute(query, (client.agent,)).fetchone() or (False, None)
+        granted, turn = session.execute(query, (client.agent,)).fetchone() or (False, 0)
         if not granted:
             return
+        with self.mutex:
+            self.told[turn, client.agent] += 1
         query = (
             "insert into played as p values (%s, %s)"
             " on conflict (turn) do update set agent_id = p.agent_id returning p.agent_id"
@@ -236,11 +243,59 @@ class Tokens(Actor):
         self.count()
 
     def check(self, session: Session) -> Counter[str]:
-        return Counter({"two holders of a turn": self.doubled})
+        # Also when the table that was played in has gone back in time.
+        holders = Counter(turn for turn, _ in self.told)
+        again = sum(count > 1 for count in holders.values())
+        return Counter({"two holders of a turn": self.doubled, "a turn handed out twice": again})
+
+
+class Incarnations(Actor):
+    promise = "incarnation: each is above all before it, an old one is refused"
+    FEW = 4
+
+    def __init__(self, agents: list[str]) -> None:
+        super().__init__(agents)
+        self.reborn: list[str] = []
+        self.told: dict[str, list[int]] = defaultdict(list)
+        self.found: Counter[str] = Counter()
+
+    def setup(self, session: Session) -> None:
+        query = "select caliber_agent_register('phoenix', team => 'apart')::text from generate_series(1, %s)"
+        self.reborn = [row[0] for row in session.execute(query, (self.FEW,))]
+
+    def turn(self, client: Client, session: Session) -> None:
+        agent = client.luck.choice(self.reborn)
+        highest = max(self.told[agent], default=0)
+        now = one(session, "select caliber_agent_resume(%s)", agent)
+        with self.mutex:
+            self.found["not above what was known before"] += now <= highest
+            self.found["handed out twice"] += now in self.told[agent]
+            self.told[agent].append(now)
+        self.count()
+        if highest:
+            self.write(session, agent, highest)
+
+    def write(self, session: Session, agent: str, old: int) -> None:
+        """Another has come since, if only this one."""
+        try:
+            session.execute("select caliber_agent_heartbeat(%s, incarnation => %s)", (agent, old))
+        except psycopg.Error as error:
+            if error.sqlstate != "KA001":
+                raise
+            return
+        with self.mutex:
+            self.found["a write of an old one accepted"] += 1
+
+    def check(self, session: Session) -> Counter[str]:
+        for agent, told in self.told.items():
+            query = "select incarnation from caliber_agent_beat where agent_id = %s"
+            self.found["lost"] += one(session, query, agent) < max(told)
+        return self.found
 
 
 class Events(Actor):
     promise = "events: each seen once by a reader that follows"
+    weight = 1
 
     def __init__(self, agents: list[str]) -> None:
         super().__init__(agents)
@@ -276,6 +331,7 @@ class Everything(Actor):
     """The rest of the API, for the company it is: whatever is refused must be refused as promised."""
 
     promise = "the rest: no error that a client need not expect"
+    weight = 3
 
     CALLS = (
         "select caliber_agent_heartbeat(%(agent)s, 'working', tokens => 10)",

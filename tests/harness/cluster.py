@@ -1,4 +1,5 @@
-"""A cluster of a test's own, that may be killed: all its processes at once, as by kill -9."""
+"""A cluster of a test's own, that may be killed: all its processes at once, as by kill -9; and a pair of
+them, of which the one follows the other and takes its place."""
 
 from __future__ import annotations
 
@@ -18,15 +19,38 @@ CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 class Cluster:
-    def __init__(self, settings: str = "") -> None:
+    # Whether pgbouncer, which knows one server, can stand before it.
+    pools = True
+
+    def __init__(self, settings: str = "", follows: Cluster | None = None) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="caliber_harness_"))
         self.data = self.home / "data"
         if os.geteuid() == 0:
             shutil.chown(self.home, "postgres")
+        if follows:
+            self.follow(follows)
+            return
         self._run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self._configure(f"max_connections = 100\nshared_buffers = 64MB\n{settings}\n")
+
+    def _configure(self, settings: str) -> None:
         with (self.data / "postgresql.conf").open("a") as conf:
-            conf.write(f"listen_addresses = ''\nunix_socket_directories = '{self.home}'\n")
-            conf.write(f"max_connections = 100\nshared_buffers = 64MB\n{settings}\n")
+            conf.write(f"listen_addresses = ''\nunix_socket_directories = '{self.home}'\n{settings}")
+
+    def follow(self, source: Cluster) -> None:
+        """What it was is gone; it becomes a standby of the other, to be started."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        self._run(
+            "pg_basebackup", "-h", source.home, "-U", "postgres", "-D", self.data, "-X", "stream",
+            "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
+        )  # fmt: skip
+        self._configure("")
+        # When it takes over there is nobody yet whom it could wait for.
+        with (self.data / "postgresql.auto.conf").open("a") as conf:
+            conf.write("synchronous_standby_names = ''\n")
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "promote", "-w", "-s", "-D", self.data)
 
     def start(self) -> None:
         self._run("pg_ctl", "start", "-w", "-s", "-D", self.data, "-l", self.home / "log")
@@ -70,6 +94,87 @@ class Cluster:
         if check and done.returncode:
             log = self.home / "log"
             raise RuntimeError(f"{program} failed: {log.read_text()[-2000:] if log.exists() else ''}")
+
+
+class Pair:
+    """A primary and a standby that receives each commit before it is acknowledged. Killed is the
+    primary; starting again is promoting the standby and giving it a standby of its own.
+
+    With late, nothing is waited for and the standby misses the last moments before each kill: for
+    what must hold even so, and to see that a harness notices what is lost."""
+
+    pools = False
+
+    def __init__(self, late: float = 0) -> None:
+        self.late = late
+        self.nodes = [Cluster("wal_keep_size = 512MB\n")]
+        self.nodes.append(self.nodes[0])
+        self.running = False
+
+    @property
+    def primary(self) -> Cluster:
+        return self.nodes[0]
+
+    @property
+    def standby(self) -> Cluster:
+        return self.nodes[1]
+
+    @property
+    def home(self) -> Path:
+        return self.primary.home
+
+    def start(self) -> None:
+        if self.running:
+            self.standby.promote()
+            self.nodes.reverse()
+            self.standby.follow(self.primary)
+        else:
+            self.primary.start()
+            self.nodes[1] = Cluster(follows=self.primary)
+            self.running = True
+        self.standby.start()
+        if not self.late:
+            self._set(self.primary, "synchronous_standby_names", "*")
+        state = "async" if self.late else "sync"
+        self._until(
+            self.primary, f"exists (select from pg_stat_replication where sync_state = '{state}'"
+            " and state = 'streaming')",
+        )  # fmt: skip
+
+    def kill(self) -> None:
+        if self.late:
+            self._set(self.standby, "primary_conninfo", "")
+            self._until(self.standby, "not exists (select from pg_stat_wal_receiver)")
+            time.sleep(self.late)
+        self.primary.kill()
+
+    def remove(self) -> None:
+        for node in set(self.nodes):
+            node.remove()
+
+    def amcheck(self) -> Counter[str]:
+        return self.primary.amcheck()
+
+    @property
+    def address(self) -> str:
+        """Of both: whoever can write answers."""
+        hosts = ",".join(sorted(str(node.home) for node in self.nodes))
+        return f"host={hosts} user=postgres target_session_attrs=read-write connect_timeout=3"
+
+    def connect(self, dbname: str = "postgres") -> psycopg.Connection:
+        return psycopg.connect(self.address, dbname=dbname, autocommit=True)
+
+    @staticmethod
+    def _set(node: Cluster, name: str, value: str) -> None:
+        with node.connect() as session:
+            session.execute(f"alter system set {name} = '{value}'")
+            session.execute("select pg_reload_conf()")
+
+    @staticmethod
+    def _until(node: Cluster, condition: str) -> None:
+        with node.connect() as session:
+            while session.execute(f"select {condition}").fetchone() != (True,):
+                time.sleep(0.02)
 
 
 def _runs(pid: int) -> bool:
