@@ -174,6 +174,16 @@ def test_only_who_has_the_trajectory_hands_it_over(db: Connection, cast: Cast) -
         cast.initiate(cast.reviewer)
 
 
+def test_an_offer_to_ones_own_type_is_for_the_others(db: Connection, cast: Cast) -> None:
+    handoff = cast.initiate(to_agent_type="worker")
+    for verb in ("caliber_accept_handoff(%s, %s)", "caliber_reject_handoff(%s, %s, 'no')"):
+        assert state(db, f"select {verb}", handoff, cast.worker) == "KA007"
+    assert (cast.status(handoff), cast.owner()) == ("initiated", cast.worker)
+    other = cast.agent("worker", "wil")
+    assert cast.accept(handoff, other)["status"] == "accepted"
+    assert cast.owner() == other
+
+
 def test_others_do_not_learn_of_a_handoff(
     db: Connection, connect: Connect, roles: Callable[[str | None], str], cast: Cast
 ) -> None:

@@ -52,6 +52,8 @@ def _addressed(handoff: dict[str, Any], agent: dict[str, Any]) -> None:
         memory_rules.missing("handoff", handoff["handoff_id"])
     if handoff["to_agent_id"] is not None:
         handoffs_store.wrong_state(handoff, "accepted", "another's")
+    if agent["agent_id"] == handoff["from_agent_id"]:
+        handoffs_store.wrong_state(handoff, "accepted", "the sender's own")
     if agent["agent_id"] in handoff["tried_agent_ids"]:
         handoffs_store.wrong_state(handoff, "accepted", "turned down")
 
