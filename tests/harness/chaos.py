@@ -34,12 +34,16 @@ from harness.chaos_actors import (
     Tokens,
     one,
 )
+from harness.chaos_work import Budget, Conflicts, Delegations, Handoffs, Regions
 from harness.cluster import Cluster, Pair
 from harness.messages_crash import claim_without_row_lock
 from pooler import PORT, pooler
 
 CLIENTS = 16
 MUTANTS = ("claim_without_row_lock", "lease_by_advisory_lock", "synchronous_commit_off")
+OTHERS: tuple[type[Actor], ...] = (
+    Delegations, Handoffs, State, Budget, Conflicts, Regions, Tokens, Incarnations,
+)  # fmt: skip
 # So long a client may take to be back at work after the server was killed.
 BACK_SECONDS = 30
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -98,7 +102,7 @@ class Chaos:
             engine = lock_history.MUTANT if mutant == "lease_by_advisory_lock" else lock_history.CALIBER
             self.locks, self.messages = Locks(self.agents, engine), Messages(self.agents)
             self.events, self.rest = Events(self.agents), Everything(self.agents)
-            others = [kind(self.agents) for kind in (State, Tokens, Incarnations)]
+            others = [kind(self.agents) for kind in OTHERS]
             self.actors: list[Actor] = [self.locks, self.messages, *others, self.events, self.rest]
             for actor in self.actors:
                 actor.setup(session)
@@ -115,6 +119,7 @@ class Chaos:
             "notify_mode": "armed",
             "agent_reap": "off",
             "token_claim_seconds": "1",
+            "delegation_to_silent": "on",
         }
         for key, value in settings.items():
             session.execute("select caliber_config_set(%s, %s)", (key, value))
@@ -141,17 +146,22 @@ class Chaos:
         me = Client(self.agents[number], luck, locks)
         through = pooled if number % 2 else ""
         session: Session | None = None
+        tries = 0
         while not self.stop.is_set():
             try:
                 if session is None:
                     session = self.connect(through)
                 self.turn(me, session)
                 self.returned.works(number, bool(through))
+                tries = 0
             except LOST:
-                self.breaks["connections lost" if session else "attempts to connect in vain"] += 1
+                # pgbouncer takes a client also when it has no server, and says so at the first call.
+                self.breaks["attempts to connect in vain" if tries else "connections lost"] += 1
                 self.returned.lost(number)
                 session = None
-                time.sleep(0.05)
+                # Not all at the same time, and not ever faster than a server can start.
+                time.sleep(luck.uniform(0.5, 1) * min(0.05 * 2**tries, 0.4))
+                tries += 1
             except BaseException as error:
                 self.failure = error
                 self.stop.set()

@@ -151,7 +151,10 @@ class Messages(Actor):
 
     def drain(self, client: Client, session: Session) -> None:
         """Until nothing is open; the poisonous are tried until they are dead."""
-        still = "select count(*) from caliber_delivery where processed_at is null and dead_at is null"
+        still = (
+            "select count(*) from caliber_delivery as d join caliber_message as m using (message_id)"
+            " where d.processed_at is null and d.dead_at is null and m.payload ? 'poison'"
+        )
         ends = time.monotonic() + 60
         while one(session, still) and time.monotonic() < ends:
             for agent in self.agents:
@@ -163,6 +166,7 @@ class Messages(Actor):
             "select m.message_id::text, (m.payload ->> 'poison')::boolean, d.status::text, d.attempts,"
             " case when (m.payload ->> 'broadcast')::boolean then d.agent_id::text else '' end"
             " from caliber_message as m join caliber_delivery as d using (message_id)"
+            " where m.payload ? 'poison'"
         ).fetchall()
         found: Counter[str] = Counter()
         stored = Counter(row[0] for row in rows)
