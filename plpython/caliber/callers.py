@@ -61,6 +61,12 @@ def who() -> dict[str, Any]:
     return _CALLER.one() or {}
 
 
+def may_speak(agent_id: str) -> bool:
+    """Whether the caller may do something in this agent's name: it is the agent, or orchestrates."""
+    caller = who()
+    return bool(caller["is_admin"] or caller["agent_id"] == agent_id)
+
+
 def refuse_agent(agent_id: str) -> NoReturn:
     """No such agent, to an admin. Others are not told whether an id exists."""
     caller = who()

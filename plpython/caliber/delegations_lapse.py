@@ -101,6 +101,8 @@ def give_back(agent_id: str | None, max_tasks: int | None) -> int:
     callers.require_admin("give back the tasks of an agent")
     given = 0
     for row in list(_OF_AGENT.rows(agent_id, max_tasks)):
+        if not _FREE.rows(row["delegation_id"]):
+            continue
         tree = Tree(row["delegation_id"])
         task = tree.task(row["delegation_id"])
         if task["delegatee_agent_id"] == agent_id and task["accepted"]:

@@ -12,6 +12,7 @@ from caliber import (
     handoffs_route,
     handoffs_rules,
     handoffs_store,
+    handoffs_task,
     handoffs_tell,
     memory_rules,
     messages_rules,
@@ -47,7 +48,7 @@ _ARTIFACTS = plan(
 
 _OFFERED = plan(
     """
-    select h.handoff_id, h.due_at <= pg_catalog.clock_timestamp() as due
+    select h.handoff_id, h.to_agent_id, h.due_at <= pg_catalog.clock_timestamp() as due
     from @extschema@.caliber_handoff as h
     where h.trajectory_id = $1
         and h.status in ('initiated', 'deferred')
@@ -56,10 +57,21 @@ _OFFERED = plan(
     "uuid",
 )
 
+_OWNER = plan("select t.agent_id from @extschema@.caliber_trajectory as t where t.trajectory_id = $1", "uuid")
+
+_LEFT = plan(
+    """
+    select pg_catalog.ceil(
+        pg_catalog.date_part('epoch', $1 - pg_catalog.clock_timestamp()) * 1000
+    )::bigint as ms
+    """,
+    "timestamptz",
+)
+
 # The escalation by which the sender has the trajectory: passing it on is one step further up.
 _HELD_BY = plan(
     """
-    select h.handoff_id, h.escalation_depth
+    select h.handoff_id, h.escalation_depth, h.priority
     from @extschema@.caliber_handoff as h
     where h.trajectory_id = $1
         and h.to_agent_id = $2
@@ -120,9 +132,9 @@ def initiate(
     )  # fmt: skip
     if handoff_type == "broadcast":
         errors.invalid("handoff_type", handoff_type, "must not be broadcast; see caliber_broadcast_handoff")
-    sender, trajectory = sender_of(from_agent_id, trajectory_id, incarnation)
+    sender, trajectory, locked = sender_of(from_agent_id, trajectory_id, incarnation)
     if packet["handoff_type"] in handoffs_rules.MOVES:
-        _one_offer(str(trajectory_id))
+        one_offer(str(trajectory_id), locked)
     packet["lock_ids"] = handoffs_rules.ids("lock_ids", lock_ids)
     handoffs_locks.named(packet["lock_ids"], sender["agent_id"])
     handoff = complete_packet(packet, sender, trajectory)
@@ -167,7 +179,7 @@ def arguments(
 ) -> dict[str, Any]:
     for name, value in (
         ("reason", reason), ("handoff_type", handoff_type), ("triggered_by", triggered_by),
-        ("risk_level", risk_level), ("priority", priority), ("token_budget", token_budget),
+        ("risk_level", risk_level), ("token_budget", token_budget),
     ):  # fmt: skip
         checks.required(name, value)
     if not checks.label("handoff_notes", handoff_notes, handoffs_rules.MAX_TEXT):
@@ -182,6 +194,8 @@ def arguments(
     kind = str(handoff_type)
     if kind in ("delegation", "broadcast"):
         checks.required("return_timeout_ms", return_timeout_ms)
+    if deadline is not None and int((_LEFT.one(deadline) or {})["ms"]) <= 0:
+        errors.invalid("deadline", deadline, "must be in the future")
     rationale = checks.label("decision_rationale", decision_rationale, handoffs_rules.MAX_TEXT)
     if kind == "escalation" and not rationale:
         errors.invalid("decision_rationale", rationale, "must be given for an escalation")
@@ -218,30 +232,41 @@ def arguments(
 
 
 def sender_of(
-    agent_id: str | None, trajectory_id: str | None, incarnation: int | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The agent that hands over and the trajectory that it has, both locked."""
+    agent_id: str | None, trajectory_id: str | None, incarnation: int | None, also: str | None = None
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]:
+    """The agent that hands over and the trajectory that it has, both locked; and all agents that are:
+    one more if asked for, and who did not answer an offer that is to be ended."""
     checks.required("from_agent_id", agent_id)
     checks.required("trajectory_id", trajectory_id)
+    # Before anything is locked, so that nobody holds up what is not its own.
+    _refuse_not_owner(str(trajectory_id), str(agent_id))
+    open_offer = _OFFERED.one(trajectory_id) or {}
+    found = handoffs_store.agents(agent_id, also, open_offer.get("to_agent_id"))
+    sender = found[str(agent_id)]
     memory_rules.fence(agent_id, incarnation)
-    sender = handoffs_store.agents(agent_id)[str(agent_id)]
     callers.refuse_ended(sender, None)
-    memory_rules.workable(str(trajectory_id), None, str(agent_id))
-    trajectory = handoffs_store.trajectory(trajectory_id)
-    if trajectory["agent_id"] != agent_id:
-        errors.fail(
-            errors.NOT_PERMITTED,
-            "only the agent that has a trajectory hands it over",
-            detail=f"Trajectory {trajectory_id} is not {sender['name']}'s.",
-        )
+    trajectory = handoffs_task.hold(str(trajectory_id))
+    _refuse_not_owner(str(trajectory_id), str(agent_id))
     if trajectory["status"] != "active":
         memory_rules.not_active(trajectory, "cannot be handed over")
-    return sender, trajectory
+    return sender, trajectory, found
 
 
-def _one_offer(trajectory_id: str) -> None:
+def _refuse_not_owner(trajectory_id: str, agent_id: str) -> None:
+    if (_OWNER.one(trajectory_id) or {}).get("agent_id") == agent_id:
+        return
+    memory_rules.workable(trajectory_id, None, agent_id)
+    errors.fail(
+        errors.NOT_PERMITTED,
+        "only the agent that has a trajectory hands it over",
+        detail=f"Trajectory {trajectory_id} is another agent's.",
+    )
+
+
+def one_offer(trajectory_id: str, locked: dict[str, dict[str, Any]]) -> None:
+    """Refuse a second offer; one that nobody answered in time is ended, if who was asked is locked."""
     offered = _OFFERED.one(trajectory_id)
-    if offered is not None and offered["due"]:
+    if offered is not None and offered["due"] and (offered["to_agent_id"] or "") in {"", *locked}:
         from caliber import handoffs_expire
 
         handoffs_expire.settle(offered["handoff_id"])
@@ -267,6 +292,7 @@ def complete_packet(
     scope = _SCOPE.one(trajectory["trajectory_id"])
     return {
         "lock_ids": [],
+        "left_ms": None if packet["deadline"] is None else int((_LEFT.one(packet["deadline"]) or {})["ms"]),
         **packet,
         "handoff_id": (_NEW_ID.one() or {})["id"],
         "team_id": trajectory["team_id"],
@@ -301,9 +327,21 @@ def _trigger(handoff: dict[str, Any], sender: dict[str, Any]) -> None:
 
 
 def _depth(handoff: dict[str, Any], sender: dict[str, Any]) -> None:
+    """How far up it is, and how urgent: as the task or the escalation it comes from."""
+    above = _HELD_BY.one(handoff["trajectory_id"], sender["agent_id"])
+    if handoff["handoff_type"] == "sequential" and above:
+        errors.fail(
+            errors.WRONG_STATE,
+            "a trajectory that is held by an escalation cannot be given away",
+            detail=f"It is held by handoff {above['handoff_id']}.",
+            hint="Return it, or escalate it further.",
+        )
+    inherited = None
+    if handoff["handoff_type"] == "escalation":
+        inherited = above["priority"] if above else handoffs_task.priority(handoff["trajectory_id"])
+    handoff["priority"] = handoff["priority"] or inherited or "normal"
     if handoff["handoff_type"] != "escalation":
         return
-    above = _HELD_BY.one(handoff["trajectory_id"], sender["agent_id"])
     handoff["escalation_depth"] = above["escalation_depth"] + 1 if above else 1
     if above:
         handoff["parent_handoff_id"] = above["handoff_id"]
@@ -334,7 +372,7 @@ def begin(handoff: dict[str, Any], sender: dict[str, Any]) -> str:
 
 def offer(handoff: dict[str, Any], pause_ms: int = 0) -> None:
     """From here on somebody may accept it, until it is due."""
-    wait = pause_ms + handoff["ack_timeout_ms"]
+    wait = handoffs_store.within(handoff, pause_ms + handoff["ack_timeout_ms"])
     handoffs_store.save(
         handoff,
         {"status": "initiated", "to_agent_id": handoff["to_agent_id"]},
@@ -364,25 +402,27 @@ def withdraw(
     checks.required("agent_id", agent_id)
     checks.required("handoff_id", handoff_id)
     reason = checks.label("reason", reason, 1000) or "withdrawn"
-    memory_rules.fence(agent_id, incarnation)
     handoff = handoffs_store.peek(handoff_id)
     if handoff["from_agent_id"] != agent_id:
         memory_rules.missing("handoff", handoff_id)
     sender = handoffs_store.agents(agent_id)[str(agent_id)]
+    memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(sender, None)
     handoff = handoffs_store.lock(handoff_id)
     if handoff["status"] not in handoffs_store.PENDING:
         handoffs_store.wrong_state(handoff, "withdrawn")
-    handoffs_store.audit(handoff, "failed", reason, outcome="failed", withdrawn=True)
-    handoffs_store.save(
-        handoff, {"status": "failed", "status_reason": reason}, {"resolved_at": 0, "due_at": None}
-    )
-    from caliber import handoffs_groups
-
-    handoffs_groups.count(handoff, success=False)
+    take_back(handoff, reason)
     return True
 
 
-def visible_target(sender: dict[str, Any], agent_id: str) -> None:
-    """One that the sender may hand over to; an agent is not told whether a stranger exists."""
-    messages_rules.refuse_recipient(sender["agent_id"], agent_id)
+def take_back(handoff: dict[str, Any], reason: str) -> None:
+    """An open offer ends by its sender's wish. Nothing has moved."""
+    from caliber import handoffs_groups
+
+    handoffs_store.audit(handoff, "failed", reason, outcome="failed", withdrawn=True)
+    handoffs_store.save(
+        handoff,
+        {"status": "failed", "status_reason": reason},
+        {"resolved_at": 0, "due_at": None, "ack_by": None, "available_at": None},
+    )
+    handoffs_groups.count(handoff, success=False)

@@ -15,6 +15,7 @@ from caliber import (
     handoffs_route,
     handoffs_rules,
     handoffs_store,
+    handoffs_task,
     handoffs_tell,
     memory_rules,
     variables,
@@ -28,13 +29,13 @@ def _asked(
     memory_rules.acts_for(agent_id)
     checks.required("handoff_id", handoff_id)
     checks.required("agent_id", agent_id)
-    memory_rules.fence(agent_id, incarnation)
     handoff = handoffs_store.peek(handoff_id)
+    _addressed(handoff, handoffs_store.look(str(agent_id)))
     found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
     taker, giver = found[str(agent_id)], found[handoff["from_agent_id"]]
+    memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(taker, None)
-    _addressed(handoff, taker)
-    handoffs_store.trajectory(handoff["trajectory_id"])
+    handoffs_task.hold(handoff["trajectory_id"])
     handoff = handoffs_store.lock(handoff_id)
     _addressed(handoff, taker)
     if handoff["status"] not in handoffs_store.PENDING:
@@ -67,11 +68,17 @@ def accept(
     trajectory = handoffs_store.trajectory(handoff["trajectory_id"])
     if trajectory["agent_id"] != giver["agent_id"] or trajectory["status"] != "active":
         memory_rules.not_active(trajectory, "cannot be taken over")
-    refusal, warnings = handoffs_rules.judge(handoff, taker, handoffs_store.load(taker["agent_id"]))
+    refusal, warnings = judged(handoff, taker)
     if refusal is not None:
         handoff["to_agent_id"] = taker["agent_id"]
         return [_outcome(turn_down(handoff, giver, refusal))]
     return [_outcome(take(handoff, giver, taker, warnings, estimated_completion))]
+
+
+def judged(handoff: dict[str, Any], agent: dict[str, Any]) -> tuple[str | None, list[str]]:
+    """Why the agent cannot take it, or None, and what is to be warned of."""
+    refusal, warnings = handoffs_rules.judge(handoff, agent, handoffs_store.load(agent["agent_id"]))
+    return refusal or handoffs_task.refusal(handoff, agent), warnings
 
 
 def take(
@@ -89,6 +96,7 @@ def take(
         trajectory_id = handoff["trajectory_id"]
         scope_id = handoffs_move.own(trajectory_id, taker, handoff["handoff_notes"], "handoff")
         handoffs_move.take_off(giver, trajectory_id, waits)
+        warnings = warnings + handoffs_task.assign(trajectory_id, giver, taker)
     else:
         title = handoff["task_id"] or handoff["handoff_notes"]
         trajectory_id, scope_id = handoffs_move.child(title, taker, handoff["trajectory_id"])
@@ -122,11 +130,15 @@ def take(
 
 
 def _deadlines(handoff: dict[str, Any]) -> dict[str, int | None]:
-    timeout = handoff["return_timeout_ms"]
-    if not handoff["return_expected"] or timeout is None:
+    """What is to be returned lapses in the end; of what is given for good only the deadline is told."""
+    left, timeout = handoff["left_ms"], handoff["return_timeout_ms"]
+    if not handoff["return_expected"]:
+        return {"return_by": left, "lapses_at": None, "due_at": left}
+    times = [ms for ms in (left, timeout) if ms is not None]
+    if not times:
         return {"return_by": None, "lapses_at": None, "due_at": None}
     grace = handoffs_groups.setting("handoff_reminder_ms")
-    return {"return_by": timeout, "due_at": timeout, "lapses_at": timeout + grace}
+    return {"return_by": min(times), "due_at": min(times), "lapses_at": min(times) + grace}
 
 
 def turn_down(handoff: dict[str, Any], giver: dict[str, Any], reason: str) -> dict[str, Any]:
@@ -147,17 +159,11 @@ def turn_down(handoff: dict[str, Any], giver: dict[str, Any], reason: str) -> di
         rejected = handoffs_store.save(rejected, {"needs_human": True})
     handoffs_groups.count(rejected, success=False)
     sender = rejected["to_agent_id"]
-    if sender is not None and callers_may_speak(sender):
+    if sender is not None and callers.may_speak(sender):
         handoffs_tell.tell(
             rejected, "task_rejected", sender, giver["agent_id"], f"rejected: {reason}", "high"
         )
     return rejected
-
-
-def callers_may_speak(agent_id: str) -> bool:
-    """Whether the caller can send in this agent's name: it is the agent, or orchestrates."""
-    caller = callers.who()
-    return bool(caller["is_admin"] or caller["agent_id"] == agent_id)
 
 
 def reject(handoff_id: str | None, agent_id: str | None, reason: str | None, incarnation: int | None) -> str:
@@ -182,7 +188,7 @@ def defer(
     handoff, giver, taker = _asked(handoff_id, agent_id, incarnation, "deferred")
     handoff["to_agent_id"] = taker["agent_id"]
     handoffs_store.audit(handoff, "deferred", reason)
-    wait = int(defer_ms or 0) + handoff["ack_timeout_ms"]
+    wait = handoffs_store.within(handoff, int(defer_ms or 0) + handoff["ack_timeout_ms"])
     handoffs_store.save(
         handoff,
         {"status": "deferred", "status_reason": reason, "to_agent_id": taker["agent_id"]},
@@ -208,14 +214,14 @@ def running(
     memory_rules.acts_for(agent_id)
     checks.required("handoff_id", handoff_id)
     checks.required("agent_id", agent_id)
-    memory_rules.fence(agent_id, incarnation)
     handoff = handoffs_store.peek(handoff_id)
     if handoff["to_agent_id"] != agent_id:
         memory_rules.missing("handoff", handoff_id)
     found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
     taker, giver = found[str(agent_id)], found[handoff["from_agent_id"]]
+    memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(taker, None)
-    handoffs_store.trajectory(handoff["trajectory_id"])
+    handoffs_task.hold(handoff["trajectory_id"])
     handoff = handoffs_store.lock(handoff_id)
     if handoff["to_agent_id"] != agent_id:
         memory_rules.missing("handoff", handoff_id)

@@ -14,6 +14,7 @@ from caliber import (
     handoffs_move,
     handoffs_route,
     handoffs_store,
+    handoffs_task,
     handoffs_tell,
 )
 from caliber.plans import plan
@@ -33,8 +34,8 @@ _DUE = plan(
     "int4",
 )
 
-# Both parties and the handoff, where nobody else is at it: then nothing is waited for while the
-# locks of those before are held.
+# Both parties, the handoff and the root of the task behind it, where nobody else is at them: then
+# nothing is waited for while the locks of those before are held, the audit chain's among them.
 _FREE = plan(
     """
     select
@@ -47,10 +48,37 @@ _FREE = plan(
                 order by a.agent_id
                 for no key update skip locked
             ) as free
-        ) = 1 + (h.to_agent_id is not null)::integer as parties
+        ) = 1 + (h.to_agent_id is not null)::integer
+        and not exists (
+            select from @extschema@.caliber_delegation as d
+            where d.child_trajectory_id = h.trajectory_id
+                and d.ended_at is null
+                and not exists (
+                    select from (
+                        select r.delegation_id
+                        from @extschema@.caliber_delegation as r
+                        where r.delegation_id = d.root_delegation_id
+                        for no key update skip locked
+                    ) as root
+                )
+        ) as parties
     from @extschema@.caliber_handoff as h
     where h.handoff_id = $1
     for update skip locked
+    """,
+    "uuid",
+)
+
+_HELD = plan(
+    """
+    select h.handoff_id
+    from @extschema@.caliber_handoff as h
+    where h.to_agent_id = $1
+        and (
+            h.status in ('initiated', 'deferred')
+            or (h.status in ('accepted', 'in_progress') and h.return_expected and h.returned_at is null)
+        )
+    order by h.handoff_id
     """,
     "uuid",
 )
@@ -95,33 +123,73 @@ def settle(handoff_id: str) -> bool:
     """Do what is due; False when somebody else just did."""
     handoff = handoffs_store.peek(handoff_id)
     found = handoffs_store.agents(handoff["from_agent_id"], handoff["to_agent_id"])
-    handoffs_store.trajectory(handoff["trajectory_id"])
+    handoffs_task.hold(handoff["trajectory_id"])
     asked = handoff["to_agent_id"]
     handoff = handoffs_store.lock(handoff_id)
     if not handoff["due"] or handoff["to_agent_id"] != asked:
         return False
     giver = found[handoff["from_agent_id"]]
     if handoff["status"] in handoffs_store.PENDING:
-        _unanswered(handoff, giver)
-    elif handoff["lapsed"]:
-        _lapsed(handoff, giver, found[handoff["to_agent_id"]])
-    else:
+        _unanswered(handoff, giver, "no acknowledgement in time")
+    elif not handoff["lapsed"]:
         _remind(handoff)
+    elif handoffs_move.passed_on(handoff):
+        _postpone(handoff)
+    else:
+        _lapsed(handoff, giver, found[handoff["to_agent_id"]], "nothing was returned in time")
     return True
 
 
+def give_back(agent_id: str) -> int:
+    """For an agent that is gone: what it was asked is as not answered, what it was lent goes back.
+    What was given to it for good stays its own. Whose other party is busy is left to the next call."""
+    return sum(_gone(row["handoff_id"], agent_id) for row in list(_HELD.rows(agent_id)))
+
+
+def _gone(handoff_id: str, agent_id: str) -> bool:
+    with plpy.subtransaction():
+        free = _FREE.one(handoff_id)
+        if not free or not free["parties"]:
+            return False
+        handoff = handoffs_store.peek(handoff_id)
+        found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
+        handoffs_task.hold(handoff["trajectory_id"])
+        handoff = handoffs_store.lock(handoff_id)
+        giver, why = found[handoff["from_agent_id"]], f"{found[agent_id]['name']} is gone"
+        if handoff["status"] in handoffs_store.PENDING:
+            _unanswered(handoff, giver, why)
+        elif handoffs_move.passed_on(handoff):
+            return False
+        else:
+            _lapsed(handoff, giver, found[agent_id], why)
+        return True
+
+
+def _postpone(handoff: dict[str, Any]) -> None:
+    """It cannot be returned before it has come back itself; then there is this much time again."""
+    grace = handoffs_groups.setting("handoff_reminder_ms")
+    handoffs_store.audit(handoff, "reminded", "it was passed on and has not come back")
+    handoffs_store.save(handoff, {}, {"due_at": grace, "lapses_at": grace})
+
+
 def _remind(handoff: dict[str, Any]) -> None:
-    handoffs_store.audit(handoff, "reminded", "the time to return is up")
+    if handoff["lapses_at"] is None:
+        # Given for good: nobody takes it away, but both are told.
+        handoffs_store.audit(handoff, "timeout", "the deadline has passed")
+        _tell(handoff, "task_failed", handoff["from_agent_id"], "the deadline has passed")
+    else:
+        handoffs_store.audit(handoff, "reminded", "the time to return is up")
     handoffs_store.save(handoff, {"due_at": handoff["lapses_at"]}, {"reminded_at": 0})
     _tell(handoff, "nudge", handoff["to_agent_id"], "please return it, the time is up")
 
 
-def _unanswered(handoff: dict[str, Any], giver: dict[str, Any]) -> None:
+def _unanswered(handoff: dict[str, Any], giver: dict[str, Any], why: str) -> None:
     """Nothing has moved yet. What is urgent goes up at once, else another may be asked."""
-    why = "no acknowledgement in time"
     handoffs_store.audit(handoff, "timeout", why)
     handoffs_store.audit(handoff, "rejected", why, outcome="failed")
-    if handoff["priority"] == "critical" or handoff["handoff_type"] == "escalation":
+    if handoffs_store.late(handoff):
+        _end(handoff, "timed_out", "the deadline has passed", needs_human=True)
+    elif handoff["priority"] == "critical" or handoff["handoff_type"] == "escalation":
         _escalate(handoff, giver, why)
     elif handoff["reroute"]:
         handoff["status_reason"] = why
@@ -131,12 +199,11 @@ def _unanswered(handoff: dict[str, Any], giver: dict[str, Any]) -> None:
         _end(handoff, "timed_out", why, needs_human=False)
 
 
-def _lapsed(handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any]) -> None:
+def _lapsed(handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any], why: str) -> None:
     """What was lent goes back first; then the policy."""
-    why = "nothing was returned in time"
     handoffs_store.audit(handoff, "timeout", why, outcome="failed", on_timeout=handoff["on_timeout"])
     handoffs_move.give_back(handoff, giver, taker, False, why)
-    policy = handoff["on_timeout"]
+    policy = "fail" if handoffs_store.late(handoff) else handoff["on_timeout"]
     if policy == "retry" and handoff["attempts"] < MAX_ATTEMPTS:
         _retry(handoff)
     elif policy == "escalate":
@@ -212,7 +279,12 @@ _PACKET = frozenset(
 def _end(handoff: dict[str, Any], status: str, why: str, needs_human: bool) -> None:
     if status != "escalated":
         handoffs_store.audit(handoff, "failed", why, outcome="failed", needs_human=needs_human)
-    ended = {"status": status, "status_reason": why, "needs_human": needs_human}
+    ended = {
+        "status": status,
+        "status_reason": why,
+        "needs_human": needs_human,
+        "lock_ids": handoff["lock_ids"],
+    }
     if handoff["accepted_at"] is not None:
         ended["return_status"] = "timeout"
     handoffs_store.save(handoff, ended, {"resolved_at": 0, "due_at": None, "ack_by": None})
@@ -222,9 +294,7 @@ def _end(handoff: dict[str, Any], status: str, why: str, needs_human: bool) -> N
 
 def _tell(handoff: dict[str, Any], kind: str, recipient: str | None, subject: str) -> None:
     """In the other party's name; where the caller cannot speak for it, nobody is told."""
-    from caliber import handoffs_accept
-
     parties = (handoff["from_agent_id"], handoff["to_agent_id"])
     sender = parties[0] if recipient == parties[1] else parties[1]
-    if recipient is not None and sender is not None and handoffs_accept.callers_may_speak(sender):
+    if recipient is not None and sender is not None and callers.may_speak(sender):
         handoffs_tell.tell(handoff, kind, sender, recipient, subject, "high")

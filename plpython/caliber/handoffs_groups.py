@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import checks, errors, handoffs_rules, memory_rules
+from caliber import callers, checks, errors, handoffs_rules, memory_rules, messages_rules
 from caliber.plans import plan
 
 MAX_MEMBERS = 50
@@ -57,6 +57,39 @@ _COUNT = plan(
 )
 
 
+_GROUP = plan(
+    """
+    select g.broadcast_group_id, g.from_agent_id
+    from @extschema@.caliber_handoff_group as g
+    where g.broadcast_group_id = $1
+    """,
+    "uuid",
+)
+
+_OPEN = plan(
+    """
+    select h.handoff_id, h.to_agent_id
+    from @extschema@.caliber_handoff as h
+    where h.broadcast_group_id = $1 and h.resolved_at is null and h.returned_at is null
+    order by h.handoff_id
+    """,
+    "uuid",
+)
+
+# All that count are counted by now. Where none did, nothing was asked for but to be told.
+_DECIDE = plan(
+    """
+    update @extschema@.caliber_handoff_group as g
+    set
+        outcome = coalesce(g.outcome, 'success'),
+        decided_at = coalesce(g.decided_at, pg_catalog.clock_timestamp())
+    where g.broadcast_group_id = $1
+    returning g.outcome
+    """,
+    "uuid",
+)
+
+
 def setting(name: str) -> int:
     return int((_SETTING.one(name) or {})["value"])
 
@@ -90,19 +123,22 @@ def broadcast(
     from caliber import handoffs, handoffs_route, handoffs_store
 
     memory_rules.acts_for(from_agent_id)
+    checks.required("from_agent_id", from_agent_id)
     checks.required("aggregation", aggregation)
+    targets = handoffs_rules.ids("to_agent_ids", to_agent_ids)
+    if not 1 <= len(targets) <= MAX_MEMBERS:
+        errors.invalid("to_agent_ids", f"{len(targets)} agents", f"must hold 1 to {MAX_MEMBERS} agents")
+    # Before anything is looked up or locked: nothing tells of agents that are not the sender's to know.
+    for target in targets:
+        messages_rules.refuse_recipient(str(from_agent_id), target)
     packet = handoffs.arguments(
         reason, handoff_notes, next_steps, "broadcast", "explicit_request", None, None, task_id, None,
         risk_level, priority, variables, artifact_ids, None, None, "{}", token_budget,
         required_capabilities, "{}", None, None, None, return_timeout_ms, on_timeout, False, False, None,
     )  # fmt: skip
-    targets = handoffs_rules.ids("to_agent_ids", to_agent_ids)
-    if not 1 <= len(targets) <= MAX_MEMBERS:
-        errors.invalid("to_agent_ids", f"{len(targets)} agents", f"must hold 1 to {MAX_MEMBERS} agents")
+    packet["priority"] = packet["priority"] or "normal"
     returns = _returns(return_expected, len(targets))
-    sender, trajectory = handoffs.sender_of(from_agent_id, trajectory_id, incarnation)
-    # In one order, whoever broadcasts to some of the same.
-    handoffs_store.agents(*targets)
+    sender, trajectory, _ = handoffs.sender_of(from_agent_id, trajectory_id, incarnation)
     members = sum(returns) or len(targets)
     group = _NEW.one(trajectory["team_id"], from_agent_id, trajectory_id, aggregation, members) or {}
     group_id = group["broadcast_group_id"]
@@ -132,3 +168,43 @@ def _returns(given: list[bool | None] | None, targets: int) -> list[bool]:
     if len(given) not in (1, targets) or None in given:
         errors.invalid("return_expected", given, "must hold one boolean, or one for each agent")
     return [bool(value) for value in given] * (targets if len(given) == 1 else 1)
+
+
+def close(
+    broadcast_group_id: str | None, agent_id: str | None, reason: str | None, incarnation: int | None
+) -> str:
+    """The sender waits for no more of them: offers are withdrawn, work is stopped, and what came counts."""
+    from caliber import handoffs_store
+
+    memory_rules.acts_for(agent_id)
+    checks.required("broadcast_group_id", broadcast_group_id)
+    checks.required("agent_id", agent_id)
+    reason = checks.label("reason", reason, 1000) or "the broadcast was closed"
+    group = _GROUP.one(broadcast_group_id)
+    if group is None or group["from_agent_id"] != agent_id:
+        memory_rules.missing("handoff_group", broadcast_group_id)
+    receivers = [row["to_agent_id"] for row in _OPEN.rows(broadcast_group_id)]
+    found = handoffs_store.agents(agent_id, *receivers)
+    memory_rules.fence(agent_id, incarnation)
+    callers.refuse_ended(found[str(agent_id)], None)
+    for row in list(_OPEN.rows(broadcast_group_id)):
+        _stop(handoffs_store.lock(row["handoff_id"]), found, reason)
+    return str((_DECIDE.one(broadcast_group_id) or {})["outcome"])
+
+
+def _stop(handoff: dict[str, Any], found: dict[str, dict[str, Any]], reason: str) -> None:
+    from caliber import handoffs, handoffs_move, handoffs_store, handoffs_tell
+
+    if handoff["status"] in handoffs_store.PENDING:
+        handoffs.take_back(handoff, reason)
+    else:
+        taker = found[handoff["to_agent_id"]]
+        handoffs_store.audit(handoff, "failed", reason, outcome="failed", closed=True)
+        handoffs_move.finish_child(handoff["received_trajectory_id"], "failed", reason)
+        handoffs_move.take_off(taker, handoff["received_trajectory_id"])
+        ended = {"status": "failed", "status_reason": reason, "return_status": "failed"}
+        handoffs_store.save(handoff, ended, {"resolved_at": 0, "due_at": None})
+        count(handoff, success=False)
+    handoffs_tell.tell(
+        handoff, "notification", handoff["from_agent_id"], handoff["to_agent_id"], f"closed: {reason}"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import agents_rules, handoffs_locks
+from caliber import agents_rules, handoffs_locks, handoffs_store, handoffs_task
 from caliber.plans import plan
 
 # A statement of its own: whoever is about to add to the scope is waited for, and then refused.
@@ -199,6 +199,14 @@ def received(handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, An
     )  # fmt: skip
 
 
+def passed_on(handoff: dict[str, Any]) -> bool:
+    """Whether an escalated trajectory is further up: then it comes back from there first."""
+    if handoff["handoff_type"] != "escalation":
+        return False
+    owner: str = handoffs_store.trajectory(handoff["trajectory_id"])["agent_id"]
+    return owner != str(handoff["to_agent_id"])
+
+
 def give_back(
     handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any], success: bool, summary: str
 ) -> list[str]:
@@ -206,9 +214,13 @@ def give_back(
     warnings: list[str] = []
     trajectory_id = handoff["trajectory_id"]
     if handoff["handoff_type"] == "escalation":
-        scope = own(trajectory_id, giver, summary, "returned")
         take_off(taker, trajectory_id)
-        warnings += put_on(giver, trajectory_id, scope)
+        if handoffs_store.trajectory(trajectory_id)["status"] in ("completed", "failed"):
+            warnings.append("the trajectory is finished")
+        else:
+            scope = own(trajectory_id, giver, summary, "returned")
+            warnings += handoffs_task.assign(trajectory_id, taker, giver)
+            warnings += put_on(giver, trajectory_id, scope)
     else:
         finish_child(handoff["received_trajectory_id"], "completed" if success else "failed", summary)
         take_off(taker, handoff["received_trajectory_id"])

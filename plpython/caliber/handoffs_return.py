@@ -115,6 +115,8 @@ def give(
     handoff, giver, taker = handoffs_accept.running(handoff_id, agent_id, incarnation, "returned")
     if not handoff["return_expected"]:
         handoffs_store.wrong_state(handoff, "returned", "not to be returned")
+    if handoffs_move.passed_on(handoff):
+        handoffs_store.wrong_state(handoff, "returned", "passed on")
     known = _PRODUCED.rows(produced, agent_id, handoff["received_trajectory_id"])
     if len(known) != len(produced):
         errors.invalid("artifacts_produced", produced, "must hold artifacts of the receiver's own")
@@ -193,8 +195,8 @@ def _by_sender(
 ) -> str:
     if handoff["from_agent_id"] != agent_id:
         memory_rules.missing("handoff", handoff["handoff_id"])
-    memory_rules.fence(agent_id, incarnation)
     sender = handoffs_store.agents(agent_id)[str(agent_id)]
+    memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(sender, None)
     trajectory = handoffs_store.trajectory(handoff["trajectory_id"])
     handoff = handoffs_store.lock(handoff["handoff_id"])
@@ -248,9 +250,12 @@ def to_previous(
 
     memory_rules.acts_for(agent_id)
     notes = checks.label("notes", notes, handoffs_rules.MAX_TEXT) or "back to who had it before"
-    sender, trajectory = handoffs.sender_of(agent_id, trajectory_id, incarnation)
     before = _PREVIOUS.one(trajectory_id, agent_id)
-    if before is None:
+    previous_id = before["from_agent_id"] if before else None
+    sender, trajectory, locked = handoffs.sender_of(agent_id, trajectory_id, incarnation, previous_id)
+    # The agent's row is locked, and with it what it was handed.
+    before = _PREVIOUS.one(trajectory_id, agent_id)
+    if before is None or before["from_agent_id"] not in locked:
         _nobody_before(str(trajectory_id))
     if before["handoff_type"] == "escalation" and before["returned_at"] is None:
         give(before["handoff_id"], agent_id, "success", None, notes, "text", "{}", None, None, incarnation)
@@ -261,15 +266,16 @@ def to_previous(
         "normal", "{}", None, None, None, "{}", 16000, None, "{}", None, None, None, None, None, False,
         False, None,
     )  # fmt: skip
-    handoffs._one_offer(str(trajectory_id))
+    packet["priority"] = "normal"
+    handoffs.one_offer(str(trajectory_id), locked)
     handoff = handoffs.complete_packet(packet, sender, trajectory)
     handoff.update(to_agent_id=before["from_agent_id"], to_agent_type=None)
-    previous = handoffs_store.agents(before["from_agent_id"])[before["from_agent_id"]]
+    previous = locked[before["from_agent_id"]]
     callers.refuse_ended(previous, None)
     handoffs_store.audit(handoff, "initiated", "return to previous")
     handoffs_store.insert(handoff)
     handoff = handoffs_store.lock(handoff["handoff_id"])
-    refusal, warnings = handoffs_rules.judge(handoff, previous, handoffs_store.load(previous["agent_id"]))
+    refusal, warnings = handoffs_accept.judged(handoff, previous)
     if refusal is not None:
         return [handoffs_accept._outcome(handoffs_accept.turn_down(handoff, sender, refusal))]
     return [handoffs_accept._outcome(handoffs_accept.take(handoff, sender, previous, warnings, None))]

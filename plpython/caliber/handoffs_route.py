@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import errors, handoffs_rules, handoffs_store
+from caliber import checks, errors, handoffs_rules, handoffs_store, memory_rules, messages_rules
 from caliber.plans import plan
 
 MAX_DEPTH = 3
 MAX_REROUTES = 3
+REROUTED_FROM = ("initiated", "deferred", "rejected", "timed_out")
 
 # Of the team, able to work and alive, the best match first and the least busy of these.
 _CANDIDATES = plan(
-    """
+    f"""
     select
         a.agent_id, a.name, a.capabilities, a.proficiency, a.autonomy_budget, a.max_risk,
         a.max_concurrent_tasks as max_tasks, busy.load
     from @extschema@.caliber_agents as a
-    cross join lateral (
-        select pg_catalog.count(*) as load
-        from @extschema@.caliber_handoff as h
-        where h.to_agent_id = a.agent_id and h.status in ('accepted', 'in_progress')
-            and h.returned_at is null
-    ) as busy
+    cross join lateral (select ({handoffs_rules.LOAD.format(agent="a.agent_id")}) as load) as busy
     where a.team_id = $1
         and a.status in ('initializing', 'idle', 'active', 'waiting', 'blocked')
         and a.liveness <> 'unavailable'
@@ -55,8 +51,6 @@ _ABOVE = plan(
 
 def first(handoff: dict[str, Any], sender: dict[str, Any]) -> None:
     """Set who is asked: the agent or type given, who is above, or who has the capability."""
-    from caliber import handoffs
-
     if handoff["to_agent_id"] is not None and handoff["to_agent_type"] is not None:
         errors.fail(
             errors.INVALID,
@@ -73,7 +67,6 @@ def first(handoff: dict[str, Any], sender: dict[str, Any]) -> None:
     if handoff["to_agent_id"] is not None:
         if handoff["to_agent_id"] == sender["agent_id"]:
             errors.invalid("to_agent_id", handoff["to_agent_id"], "must be another agent")
-        handoffs.visible_target(sender, handoff["to_agent_id"])
         _check(handoff)
 
 
@@ -93,9 +86,11 @@ def _choose(handoff: dict[str, Any], sender: dict[str, Any]) -> None:
 
 
 def _check(handoff: dict[str, Any]) -> None:
-    """One that could not take it anyway is not asked; that is an outcome, not an error."""
-    target = handoffs_store.agents(handoff["to_agent_id"])[handoff["to_agent_id"]]
-    refusal, _ = handoffs_rules.judge(handoff, target, handoffs_store.load(handoff["to_agent_id"]))
+    """One that could not take it anyway is not asked; that is an outcome, not an error. It is judged
+    again when it accepts, so nobody is kept waiting for this."""
+    from caliber import handoffs_accept
+
+    refusal, _ = handoffs_accept.judged(handoff, handoffs_store.look(handoff["to_agent_id"]))
     if refusal is not None:
         handoff["refusal"] = refusal
 
@@ -129,9 +124,9 @@ def above(agent_id: str, passed: list[str]) -> str | None:
 
 def elsewhere(handoff: dict[str, Any], agent_id: str | None = None) -> bool:
     """Ask another agent; False when three were asked already or nobody is left."""
-    from caliber import handoffs
+    from caliber import handoffs, handoffs_accept
 
-    if handoff["reroutes"] >= MAX_REROUTES:
+    if handoff["reroutes"] >= MAX_REROUTES or handoffs_store.late(handoff):
         return False
     found = agent_id or candidate(handoff)
     if found is None:
@@ -148,5 +143,41 @@ def elsewhere(handoff: dict[str, Any], agent_id: str | None = None) -> bool:
     }
     handoffs_store.audit({**handoff, **changes}, "rerouted", handoff["status_reason"] or "rerouted")
     handoff.update(handoffs_store.save(handoff, changes, {"resolved_at": None}))
-    handoffs.offer(handoff)
+    refusal, _ = handoffs_accept.judged(handoff, handoffs_store.look(found))
+    if refusal is not None:
+        giver = handoffs_store.look(handoff["from_agent_id"])
+        handoff.update(handoffs_accept.turn_down(handoff, giver, refusal))
+    else:
+        handoffs.offer(handoff)
     return True
+
+
+def reroute(
+    handoff_id: str | None, agent_id: str | None, to_agent_id: str | None, incarnation: int | None
+) -> str:
+    """By the sender: somebody else is asked, or a human when nobody is left."""
+    from caliber import handoffs
+
+    memory_rules.acts_for(agent_id)
+    checks.required("handoff_id", handoff_id)
+    checks.required("agent_id", agent_id)
+    messages_rules.refuse_recipient(str(agent_id), to_agent_id)
+    if to_agent_id == agent_id:
+        errors.invalid("to_agent_id", to_agent_id, "must be another agent")
+    handoff = handoffs_store.peek(handoff_id)
+    if handoff["from_agent_id"] != agent_id:
+        memory_rules.missing("handoff", handoff_id)
+    _, _, locked = handoffs.sender_of(agent_id, handoff["trajectory_id"], incarnation)
+    handoff = handoffs_store.lock(handoff_id)
+    if handoff["status"] not in REROUTED_FROM or handoffs_store.late(handoff):
+        handoffs_store.wrong_state(handoff, "rerouted")
+    if handoff["resolved_at"] is not None:
+        if handoff["broadcast_group_id"] is not None:
+            handoffs_store.wrong_state(handoff, "rerouted", "counted in its broadcast")
+        if handoff["handoff_type"] in handoffs_rules.MOVES:
+            handoffs.one_offer(handoff["trajectory_id"], locked)
+    handoff["status_reason"] = "rerouted by its sender"
+    if not elsewhere(handoff, to_agent_id):
+        handoffs_store.audit(handoff, "escalated", "human: nobody else can take it")
+        handoffs_store.save(handoff, {"needs_human": True})
+    return str(handoff["status"])

@@ -23,6 +23,35 @@ HISTORY = {
 MOVES = ("sequential", "escalation")
 
 
+# What an agent has to do: trajectories that are its own, those within another of its own not counted
+# again. Tasks and handoffs it has taken are among them; those that ran out are not work any more.
+LOAD = """
+    select pg_catalog.count(*)
+    from @extschema@.caliber_trajectory as w
+    where w.agent_id = {agent}
+        and w.status = 'active'
+        and not exists (
+            select from @extschema@.caliber_trajectory as p
+            where p.trajectory_id = w.parent_trajectory_id
+                and p.agent_id = w.agent_id
+                and p.status = 'active'
+        )
+        and not exists (
+            select from @extschema@.caliber_delegation as d
+            where d.child_trajectory_id = w.trajectory_id
+                and d.ended_at is null
+                and d.expires_at <= pg_catalog.clock_timestamp()
+        )
+        and not exists (
+            select from @extschema@.caliber_handoff as r
+            where r.received_trajectory_id = w.trajectory_id
+                and r.status in ('accepted', 'in_progress')
+                and r.returned_at is null
+                and r.lapses_at <= pg_catalog.clock_timestamp()
+        )
+"""
+
+
 def judge(handoff: dict[str, Any], agent: dict[str, Any], load: int) -> tuple[str | None, list[str]]:
     """Why the agent cannot take it, or None, and what is to be warned of."""
     if load >= agent["max_tasks"]:

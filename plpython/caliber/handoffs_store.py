@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import errors, memory_rules
+from caliber import errors, handoffs_rules, memory_rules
 from caliber.plans import plan
 
 PENDING = ("initiated", "deferred")
@@ -21,22 +21,26 @@ _COLUMNS = """
     tokens_consumed, return_notes, warnings
 """
 
+# What the clock says of a handoff when it is read; left_ms is until its deadline.
+CLOCK = ("early", "unanswered", "lapsed", "due", "left_ms")
+
 _READ = """
     select
         pg_catalog.to_jsonb(h) as handoff,
         coalesce(h.available_at > pg_catalog.clock_timestamp(), false) as early,
         coalesce(h.ack_by <= pg_catalog.clock_timestamp(), false) as unanswered,
         coalesce(h.lapses_at <= pg_catalog.clock_timestamp(), false) as lapsed,
-        coalesce(h.due_at <= pg_catalog.clock_timestamp(), false) as due
+        coalesce(h.due_at <= pg_catalog.clock_timestamp(), false) as due,
+        pg_catalog.ceil(
+            pg_catalog.date_part('epoch', h.deadline - pg_catalog.clock_timestamp()) * 1000
+        )::bigint as left_ms
     from @extschema@.caliber_handoff as h
     where h.handoff_id = $1
 """
 _PEEK = plan(_READ, "uuid")
 _LOCK = plan(_READ + " for update", "uuid")
 
-# Sorted, so that whoever locks some of the same agents waits and does not deadlock.
-_AGENTS = plan(
-    """
+_AGENT = """
     select
         a.agent_id, a.team_id, a.name, a.agent_type, a.status, a.current_trajectory_id,
         a.current_scope_id, a.capabilities, a.proficiency, a.autonomy_budget, a.max_risk, a.reports_to,
@@ -46,11 +50,10 @@ _AGENTS = plan(
         ) as max_tasks
     from @extschema@.caliber_agent as a
     where a.agent_id = any($1)
-    order by a.agent_id
-    for no key update of a
-    """,
-    "uuid[]",
-)
+"""
+# In one order, parents before children as whoever ends a family: so one waits and none deadlocks.
+_AGENTS = plan(_AGENT + " order by a.spawn_depth, a.agent_id for no key update of a", "uuid[]")
+_LOOK = plan(_AGENT, "uuid[]")
 
 _TRAJECTORY = plan(
     """
@@ -142,14 +145,7 @@ _AUDIT = plan(
     "@extschema@.caliber_event_severity",
 )
 
-_LOAD = plan(
-    """
-    select pg_catalog.count(*) as load
-    from @extschema@.caliber_handoff as h
-    where h.to_agent_id = $1 and h.status in ('accepted', 'in_progress') and h.returned_at is null
-    """,
-    "uuid",
-)
+_LOAD = plan(f"select ({handoffs_rules.LOAD.format(agent='$1')}) as load", "uuid")
 
 _BAD = ("rejected", "failed", "timeout", "escalated")
 
@@ -171,8 +167,7 @@ def dumps(value: Any) -> str:
 def _read(row: dict[str, Any] | None, handoff_id: str | None) -> dict[str, Any]:
     if row is None:
         memory_rules.missing("handoff", handoff_id)
-    clock = {name: row[name] for name in ("early", "unanswered", "lapsed", "due")}
-    return {**_loads(row["handoff"]), **clock}
+    return {**_loads(row["handoff"]), **{name: row[name] for name in CLOCK}}
 
 
 def peek(handoff_id: str | None) -> dict[str, Any]:
@@ -186,6 +181,11 @@ def lock(handoff_id: str | None) -> dict[str, Any]:
 def agents(*ids: str | None) -> dict[str, dict[str, Any]]:
     wanted = [key for key in ids if key is not None]
     return {row["agent_id"]: dict(row) for row in _AGENTS.rows(wanted)}
+
+
+def look(agent_id: str) -> dict[str, Any]:
+    """An agent that exists, as it is now; nobody is kept waiting."""
+    return dict(_LOOK.rows([agent_id])[0])
 
 
 def trajectory(trajectory_id: str | None) -> dict[str, Any]:
@@ -207,7 +207,19 @@ def save(
     never = {name: None for name, ms in given.items() if ms is None}
     then = {name: ms for name, ms in given.items() if ms is not None}
     row = _SAVE.one(handoff["handoff_id"], dumps({**changes, **never}), dumps(then)) or {}
-    return _loads(row["handoff"])
+    return {**_loads(row["handoff"]), **{name: handoff[name] for name in CLOCK if name in handoff}}
+
+
+def late(handoff: dict[str, Any]) -> bool:
+    """Whether its deadline has passed, so that nobody needs to be asked any more."""
+    left: int | None = handoff["left_ms"]
+    return left is not None and left <= 0
+
+
+def within(handoff: dict[str, Any], ms: int) -> int:
+    """A time from now, at most until the deadline."""
+    left: int | None = handoff["left_ms"]
+    return ms if left is None else max(0, min(ms, left))
 
 
 def audit(

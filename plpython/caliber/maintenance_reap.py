@@ -8,15 +8,26 @@ from typing import Any
 
 import plpy
 
-from caliber import agents, callers, checks, delegations_lapse, errors, locks, messages_tidy, tokens
+from caliber import (
+    agents,
+    callers,
+    checks,
+    delegations_lapse,
+    errors,
+    handoffs_expire,
+    locks,
+    messages_tidy,
+    tokens,
+)
 from caliber.plans import plan
 
 MAX_AGENTS = 1000
 _MAX_MESSAGES = 10_000
 
 # Everything a dead agent held, a line a kind: what it is called, and what gives it back and
-# returns how many there were.
+# returns how many there were. Handoffs first: what was lent with them goes back to who lent it.
 GIVE_BACK: tuple[tuple[str, Callable[[str], int]], ...] = (
+    ("handoffs", handoffs_expire.give_back),
     ("leases", locks.give_back),
     ("turns", tokens.give_back),
     ("messages", lambda agent_id: messages_tidy.give_back(agent_id, _MAX_MESSAGES)),
@@ -57,6 +68,13 @@ _GONE = """
                     where d.delegatee_agent_id = j.agent_id
                         and d.ended_at is null
                         and d.status <> 'pending'
+                )
+                or exists (
+                    select from @extschema@.caliber_handoff as h
+                    where h.to_agent_id = j.agent_id
+                        and h.resolved_at is null
+                        and h.returned_at is null
+                        and (h.accepted_at is null or h.return_expected)
                 )
             )
         )

@@ -15,7 +15,7 @@ create function @extschema@.caliber_initiate_handoff(
     task_id text default null,
     decision_rationale text default null,
     risk_level @extschema@.caliber_risk default 'low',
-    priority @extschema@.caliber_message_priority default 'normal',
+    priority @extschema@.caliber_message_priority default null,
     variables jsonb default '{}',
     artifact_ids uuid[] default '{}',
     lock_ids uuid[] default '{}',
@@ -48,7 +48,7 @@ comment on function @extschema@.caliber_initiate_handoff(
     @extschema@.caliber_history_mode, integer, jsonb, integer, text[], jsonb, numeric, numeric,
     timestamptz, bigint, @extschema@.caliber_on_timeout, boolean, boolean, bigint, bigint
 ) is
-'Offers a trajectory, or a part of its work, to an agent, to a type of agent, to whoever has the required capabilities, or for an escalation to whom the sender reports, and returns the handoff. Nothing moves before it is accepted. One who cannot take it is an outcome: the handoff is rejected, with the reason. KA007 while the trajectory is offered already, KA001 when a named lease is gone.';
+'Offers a trajectory, or a part of its work, to an agent, to a type of agent, to whoever has the required capabilities, or for an escalation to whom the sender reports, and returns the handoff. Nothing moves before it is accepted. One who cannot take it is an outcome: the handoff is rejected, with the reason. An escalation is as urgent as the task it comes from, unless priority says otherwise. KA007 while the trajectory is offered already or held by an escalation, KA001 when a named lease is gone.';
 
 create function @extschema@.caliber_broadcast_handoff(
     from_agent_id uuid,
@@ -210,6 +210,36 @@ as $python$ @handoffs.withdraw@ $python$;
 comment on function @extschema@.caliber_withdraw_handoff(uuid, uuid, text, bigint) is
 'Takes back a handoff that nobody has accepted yet. KA007 when somebody has.';
 
+create function @extschema@.caliber_reroute_handoff(
+    handoff_id uuid,
+    agent_id uuid,
+    to_agent_id uuid default null,
+    incarnation bigint default null
+)
+returns @extschema@.caliber_handoff_status
+language plpython3u
+security definer
+set search_path = pg_catalog, pg_temp
+as $python$ @handoffs_route.reroute@ $python$;
+
+comment on function @extschema@.caliber_reroute_handoff(uuid, uuid, uuid, bigint) is
+'Asks another agent, the one given or one that can take it, to take a handoff that is open or was not taken, and returns its status: initiated, or as it was when three were asked already or nobody is left; then a human is asked for. For its sender. KA007 when somebody has taken it, or it is too late.';
+
+create function @extschema@.caliber_close_broadcast(
+    broadcast_group_id uuid,
+    agent_id uuid,
+    reason text default null,
+    incarnation bigint default null
+)
+returns @extschema@.caliber_return_status
+language plpython3u
+security definer
+set search_path = pg_catalog, pg_temp
+as $python$ @handoffs_groups.close@ $python$;
+
+comment on function @extschema@.caliber_close_broadcast(uuid, uuid, text, bigint) is
+'Ends what is still open of a broadcast: offers are withdrawn, what was taken and not returned is stopped, both count as failed. Returns what came of it. For its sender.';
+
 create function @extschema@.caliber_handoff_return_to_previous(
     trajectory_id uuid,
     agent_id uuid,
@@ -279,6 +309,8 @@ grant execute on function
     ),
     @extschema@.caliber_complete_handoff(uuid, uuid, @extschema@.caliber_return_status, text, bigint, bigint),
     @extschema@.caliber_withdraw_handoff(uuid, uuid, text, bigint),
+    @extschema@.caliber_reroute_handoff(uuid, uuid, uuid, bigint),
+    @extschema@.caliber_close_broadcast(uuid, uuid, text, bigint),
     @extschema@.caliber_handoff_return_to_previous(uuid, uuid, text, bigint)
 to caliber_admin, caliber_agent;
 grant execute on function

@@ -293,8 +293,8 @@ def test_the_check_left_out_of_one_module(base: World) -> None:
 
 
 # Modules whose check stands behind another one: the grant on the function already refuses, or the
-# statement that says who reads, or sending, which asks again whom one may speak for.
-SECOND_LINE = {"caliber.config", "caliber.readers", "caliber.handoffs_accept"}
+# statement that says who reads.
+SECOND_LINE = {"caliber.config", "caliber.readers"}
 
 # Functions that only call another of the same name, which is refused with the same words.
 OVERLOADS = {
