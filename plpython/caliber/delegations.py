@@ -20,6 +20,7 @@ from caliber import (
     errors,
     memory_rules,
     messages_limits,
+    messages_rules,
     messages_settings,
 )
 from caliber import delegations_rules as rules
@@ -30,12 +31,12 @@ _TYPES = (
     "@extschema@.caliber_task_type", "text", "text", "text", "text[]", "uuid[]", "jsonb",
     "@extschema@.caliber_message_priority", "text[]", "text[]", "int4", "int4", "int4", "int4", "int8",
     "numeric", "text", "uuid", "uuid", "int4", "uuid[]", "text[]", "bool", "int8", "int8", "int8",
-    "int8", "bool",
+    "int8", "bool", "text",
 )  # fmt: skip
 
 # $1 the new id, $26 parent, $27 root, $28 depth, $29 the chain above the delegator, $30 the types the
 # parent lets it pass on to, $31 whether the trajectory is known to be no other task's, $32 the
-# settings this session knows, $33 to $36 those about silence.
+# settings this session knows, $33 to $36 those about silence, $37 the idempotency key.
 _TRAJECTORY_SEEN = """(
                 t.team_id = s.team_id
                 or t.agent_id = s.agent_id
@@ -59,12 +60,12 @@ _DELEGATE = """
             instructions, context, expected_output, input_artifacts, shared_artifacts, shared_notes,
             constraints, required_capabilities, delegates, model_tier, parent_trajectory_id, deadline,
             expires_at, timeout_seconds, max_tokens, max_tool_calls, max_retries, budget_tokens,
-            budget_cost
+            budget_cost, idempotency_key
         )
         select
             $1, coalesce($27, $1), $26, s.team_id, $2, $3, case when $3 is null then $4 end,
             coalesce($29, '{{}}') || $2, $28, $9, $16, $10, $5, $11, $12, $13, $7, $14, $15, $17, $18, $25,
-            $6, $8, $8, $21, $19, $20, $22, $23, $24
+            $6, $8, $8, $21, $19, $20, $22, $23, $24, $37
         from @extschema@.caliber_agent as s
         {named}
         where s.agent_id = $2
@@ -76,6 +77,7 @@ _DELEGATE = """
             and ($8 is null or $8 > pg_catalog.clock_timestamp())
             {anybody}
             {trajectory}
+        {conflict}
         returning d.delegation_id, d.team_id, d.delegator_agent_id
     ),
     {recorded}
@@ -125,7 +127,39 @@ _TRAJECTORY = f"""
             )
 """
 
-_plans: dict[tuple[bool, bool], Statement] = {}
+# Whoever gave it under the same key first wins, also when both do it at once.
+_CONFLICT = """
+        on conflict (delegator_agent_id, idempotency_key) where idempotency_key is not null do nothing
+"""
+
+_GIVEN_BEFORE = plan(
+    """
+    select
+        d.delegation_id,
+        d.instructions = $3
+        and d.title = $4
+        and d.task_type = $5
+        and d.delegatee_agent_type is not distinct from (case when $6 is null then $7 end)
+        and (
+            d.delegatee_agent_type is not null
+            or d.attempts > 0
+            or d.delegatee_agent_id is not distinct from $6
+        )
+        and ($8 is null or d.parent_delegation_id is not distinct from $8) as is_same
+    from @extschema@.caliber_delegation as d
+    where d.delegator_agent_id = $1 and d.idempotency_key = $2
+    """,
+    "uuid",
+    "text",
+    "text",
+    "text",
+    "@extschema@.caliber_task_type",
+    "uuid",
+    "text",
+    "uuid",
+)
+
+_plans: dict[tuple[bool, bool, bool], Statement] = {}
 
 _ROOT_PLACE: dict[str, Any] = {"parent": None, "root": None, "depth": 1, "chain": None, "delegates": None}
 
@@ -268,6 +302,7 @@ def delegate(
     budget_cost: Any,
     model_tier: str | None,
     incarnation: int | None,
+    idempotency_key: str | None,
 ) -> str:
     checks.required("delegator_agent_id", delegator_agent_id)
     checks.required("task_type", task_type)
@@ -301,6 +336,7 @@ def delegate(
         "required_capabilities": checks.slugs("required_capabilities", required_capabilities) or None,
         "delegates": None if delegates is None else checks.slugs("delegates", delegates, "*"),
         "model_tier": checks.label("model_tier", model_tier, checks.MAX_NAME),
+        "idempotency_key": idempotency_key,
     }
     checks.between("max_tokens", max_tokens, 1, rules.MAX_TOKENS)
     checks.between("max_tool_calls", max_tool_calls, 0, rules.MAX_TOOL_CALLS)
@@ -309,8 +345,14 @@ def delegate(
     checks.between("budget_tokens", budget_tokens, 1, rules.MAX_TOKENS)
     checks.between("budget_cost", budget_cost, 0, rules.MAX_COST)
     # Only what costs nothing comes before this; with an incarnation no other process takes over.
-    if incarnation is not None or parent_delegation_id is not None:
+    if incarnation is not None or parent_delegation_id is not None or idempotency_key is not None:
         acting.agent(delegator_agent_id, incarnation)
+    if idempotency_key is not None:
+        messages_rules.key(idempotency_key)
+        # Before anything else is judged: since it was given, agents and budgets may have gone.
+        known = _given_before(task, parent_delegation_id)
+        if known is not None:
+            return known
     if task["shared_artifacts"] or task["shared_notes"]:
         _refuse_unshared(task)
     limits = {
@@ -327,7 +369,7 @@ def delegate(
 def _delegate(task: dict[str, Any], limits: dict[str, Any], parent_id: str | None) -> str:
     """Once more when the settings were stale, or when the trajectory turns out to be a task's."""
     delegator = task["delegator_agent_id"]
-    checked = parent_id is not None
+    checked, keyed = parent_id is not None, task["idempotency_key"] is not None
     tries = 0
     while True:
         settings = delegations_settings.known()
@@ -342,11 +384,15 @@ def _delegate(task: dict[str, Any], limits: dict[str, Any], parent_id: str | Non
         if _statement(task).rows(
             delegation_id, *_values(task, limits, settings), *place.values(), checked,
             settings.stamp, settings.unavailable_ms, settings.beat_ms, settings.missed, settings.silent,
+            task["idempotency_key"],
         ):  # fmt: skip
             if tree is not None:
                 tree.write()
             _announce(task, delegation_id, post.queue_limit)
             return delegation_id
+        known = _given_before(task, parent_id) if keyed else None
+        if known is not None:
+            return known
         if not checked:
             checked = True
             acting.agent(delegator, None)
@@ -361,6 +407,20 @@ def _delegate(task: dict[str, Any], limits: dict[str, Any], parent_id: str | Non
         # the trajectory.
         delegations_settings.forget()
         messages_settings.forget()
+
+
+def _given_before(task: dict[str, Any], parent_id: str | None) -> str | None:
+    """The task this delegator gave under the same key, if it is the same task."""
+    found = _GIVEN_BEFORE.one(
+        task["delegator_agent_id"], task["idempotency_key"], task["instructions"], task["title"],
+        task["task_type"], task["delegatee_agent_id"], task["delegatee_agent_type"], parent_id,
+    )  # fmt: skip
+    if found is None:
+        return None
+    if not found["is_same"]:
+        rules.other_task(task["idempotency_key"], found["delegation_id"])
+    delegation_id: str = found["delegation_id"]
+    return delegation_id
 
 
 def _new_id(settings: messages_settings.Settings) -> str:
@@ -388,12 +448,14 @@ def _parent(task: dict[str, Any]) -> str | None:
 def _statement(task: dict[str, Any]) -> Statement:
     named = task["delegatee_agent_id"] is not None
     located = task["parent_trajectory_id"] is not None
-    found = _plans.get((named, located))
+    keyed = task["idempotency_key"] is not None
+    found = _plans.get((named, located, keyed))
     if found is None:
         text = _DELEGATE.format(
             named=_NAMED if named else "",
             anybody="" if named else _ANYBODY,
             trajectory=_TRAJECTORY if located else "",
+            conflict=_CONFLICT if keyed else "",
             type="r.agent_type" if named else "$4",
             stamp=messages_settings.STAMP,
             recorded=delegations_record.recorded(
@@ -401,7 +463,7 @@ def _statement(task: dict[str, Any]) -> Statement:
             ),
             count=delegations_record.COUNT,
         )
-        found = _plans[named, located] = plan(text, *_TYPES)
+        found = _plans[named, located, keyed] = plan(text, *_TYPES)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import plpy
+
 from caliber import callers, checks, delegations_close, delegations_look, errors
 from caliber.delegations_tree import Tree
 from caliber.plans import plan
@@ -10,6 +12,11 @@ MAX_EXPIRE = 10_000
 MAX_WAIT_MS = 30_000
 _FIRST_NAP_MS = 2
 _LONGEST_NAP_MS = 200
+
+# What is looked at for each that may be made final: what is held or cannot be ended is passed over,
+# and must not keep those behind it waiting for ever.
+_LOOKED_AT = 10
+_PATIENCE = 10
 
 # Roots in one order, so that two that do this do not block each other; what is held is left for
 # the next time, and whoever holds it judges it.
@@ -23,6 +30,24 @@ _LAPSED = plan(
     """,
     "int4",
 )
+
+_POISON = plan(
+    """
+    select @extschema@._caliber_log(
+        'delegation_expire_failed', 'coordination', 'error',
+        'a task whose time has run out cannot be ended', reference_type => 'delegation',
+        reference_id => $1, details => pg_catalog.jsonb_build_object('problem', $2)
+    )
+    """,
+    "text",
+    "text",
+)
+
+# A part that is being taken, or an artifact on its way into a scope, is held without its root.
+_LOCK_TIMEOUT = plan("select pg_catalog.set_config('lock_timeout', $1, true) as was", "text")
+_LOCK_TIMEOUT_NOW = plan("select pg_catalog.current_setting('lock_timeout') as now")
+_BUSY = (errors.LOCK_TIMEOUT, errors.DEADLOCK, "40001")
+_CANCELLED = "57014"
 
 _FREE = plan(
     """
@@ -78,11 +103,41 @@ def expire(max_tasks: int | None) -> int:
     checks.required("max_tasks", max_tasks)
     checks.between("max_tasks", max_tasks, 1, MAX_EXPIRE)
     callers.require_admin("end tasks whose time has run out")
-    return sum(
-        1
-        for row in list(_LAPSED.rows(max_tasks))
-        if _FREE.rows(row["delegation_id"]) and _made_final(row["delegation_id"])
-    )
+    before = (_LOCK_TIMEOUT_NOW.one() or {})["now"]
+    _LOCK_TIMEOUT.rows("50ms")
+    ended = _expire(int(max_tasks or 0))
+    # An error would have undone it.
+    _LOCK_TIMEOUT.rows(before)
+    return ended
+
+
+def _expire(most: int) -> int:
+    ended = busy = 0
+    for row in list(_LAPSED.rows(most * _LOOKED_AT)):
+        outcome = _alone(row["delegation_id"])
+        ended += outcome is True
+        busy += outcome is None
+        if ended == most:
+            break
+        if busy == _PATIENCE:
+            # Enough waited: what is held is passed over at once from here on.
+            _LOCK_TIMEOUT.rows("1ms")
+    return ended
+
+
+def _alone(delegation_id: str) -> bool | None:
+    """One task, whole or not at all, whatever becomes of the others; none when it was waited for in
+    vain."""
+    try:
+        with plpy.subtransaction():
+            return bool(_FREE.rows(delegation_id)) and _made_final(delegation_id)
+    except (plpy.Error, plpy.SPIError) as error:
+        if error.sqlstate == _CANCELLED:
+            raise
+        if error.sqlstate in _BUSY:
+            return None
+        _POISON.rows(delegation_id, f"{error.sqlstate}: {error}"[:500])
+        return False
 
 
 def _made_final(delegation_id: str) -> bool:

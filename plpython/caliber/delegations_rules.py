@@ -92,13 +92,14 @@ def not_yours(task: dict[str, Any], side: str) -> NoReturn:
     )
 
 
-def wrong_state(task: dict[str, Any], action: str) -> NoReturn:
+def wrong_state(task: dict[str, Any], action: str, used: tuple[Any, ...] = ()) -> NoReturn:
+    """used: agent, tokens, tool calls and cost that were reported with it. The error undoes their
+    counting as well, so it says which call, by itself, counts them."""
     status = "timed_out" if task["lapsed"] and task["ended_at"] is None else task["status"]
-    if status == "timed_out":
-        hint = (
-            "Its time ran out. caliber_progress_delegation still counts what was used; "
-            "it is tried again by who takes it next."
-        )
+    if any(used[1:]) and status != "completed":
+        hint = f"What was used is not counted yet; this counts it: {_late_report(task, *used)}"
+    elif status == "timed_out":
+        hint = "Its time ran out; it is tried again by who takes it next."
     elif task["ended_at"] is not None:
         hint = "It has ended; caliber_retry_delegation opens it again, for its delegator."
     else:
@@ -109,6 +110,15 @@ def wrong_state(task: dict[str, Any], action: str) -> NoReturn:
         detail=f"The task is {errors.shown(task['title'])}, {task['delegation_id']}.",
         hint=hint,
     )
+
+
+def _late_report(
+    task: dict[str, Any], agent_id: str | None, tokens: int | None, tool_calls: int | None, cost: Any
+) -> str:
+    given = {"tokens": tokens, "tool_calls": tool_calls, "cost": cost}
+    named = "".join(f", {name} => {value}" for name, value in given.items() if value)
+    whose = "" if agent_id is None else f", agent_id => '{agent_id}'"
+    return f"select * from caliber_progress_delegation('{task['delegation_id']}'{named}{whose})"
 
 
 def children_open(task: dict[str, Any]) -> NoReturn:
@@ -135,6 +145,15 @@ def wider(argument: str, value: object, limit: object) -> NoReturn:
         f"a sub-task may not have more {argument} than its parent",
         detail=f"{argument} is {errors.shown(value)}; the parent has {errors.shown(limit)}.",
         hint="Leave the argument out to inherit what the parent has.",
+    )
+
+
+def other_task(key: object, delegation_id: object) -> NoReturn:
+    errors.fail(
+        errors.DUPLICATE,
+        "the idempotency key belongs to another task",
+        detail=f"Key {errors.shown(key)} was used for task {delegation_id}.",
+        hint="Use a key for one task only, and the same key only to repeat it.",
     )
 
 

@@ -198,12 +198,14 @@ _REJECT = plan(
                     and a.terminated_at is null
                     and a.status not in ('completed', 'failed')
                     and a.agent_id <> $2
+                    and (o.required_capabilities is null or a.capabilities @> o.required_capabilities)
                     and not a.agent_id = any (o.chain || coalesce(o.rejected_by, '{}'))
             ) as somebody
         ) as rest
         where d.delegation_id = $1
             and d.status = 'pending'
             and (d.expires_at is null or d.expires_at > pg_catalog.clock_timestamp())
+            and not coalesce($2 = any (d.rejected_by), false)
         returning d.*
     )
     select
@@ -256,8 +258,14 @@ def accept(delegation_id: str | None, delegatee_agent_id: str | None, incarnatio
     if not agent["sees_new"]:
         _TOUCH.rows(delegatee_agent_id)
     row = _take(str(delegation_id), agent)
-    if row is None and _try_again(str(delegation_id), agent):
-        row = _take(str(delegation_id), agent)
+    if row is None:
+        task = delegations_look.offered(str(delegation_id), agent)
+        if _has(agent, task):
+            # It asks again, because the first answer did not reach it.
+            trajectory: str = task["child_trajectory_id"]
+            return trajectory
+        if _try_again(str(delegation_id), agent, task):
+            row = _take(str(delegation_id), agent)
     if row is None:
         return None
     delegations_tell.signalled(row, agent["agent_id"], row["delegator_agent_id"], "accepted", "normal")
@@ -282,9 +290,13 @@ def _take(delegation_id: str, agent: dict[str, Any]) -> dict[str, Any] | None:
     return row
 
 
-def _try_again(delegation_id: str, agent: dict[str, Any]) -> bool:
+def _has(agent: dict[str, Any], task: dict[str, Any]) -> bool:
+    working = task["status"] in ("accepted", "in_progress") and not task["lapsed"]
+    return working and bool(task["delegatee_agent_id"] == agent["agent_id"])
+
+
+def _try_again(delegation_id: str, agent: dict[str, Any], task: dict[str, Any]) -> bool:
     """Raises when the agent may not take the task; else whether it may be pending now."""
-    task = delegations_look.offered(delegation_id, agent)
     if agent["agent_id"] in task["chain"]:
         rules.cycle(agent["agent_id"], "the agent is already in this chain of delegations")
     lacking = set(task["required_capabilities"] or ()) - set(agent["capabilities"])
@@ -323,7 +335,10 @@ def reject(
     tree = Tree(str(delegation_id))
     row = _REJECT.one(delegation_id, delegatee_agent_id, reason)
     if row is None:
-        return None
+        # Said twice is said once: nobody is told again.
+        task = tree.task(str(delegation_id))
+        again = task["status"] == "pending" and delegatee_agent_id in (task["rejected_by"] or ())
+        return "pending" if again and not task["lapsed"] else None
     if row["status"] == "rejected":
         tree.leave(tree.task(str(delegation_id)))
         tree.write()

@@ -66,10 +66,11 @@ _LOCK = plan(
     select
         d.delegation_id, d.parent_delegation_id, d.root_delegation_id, d.team_id, d.delegator_agent_id,
         d.delegatee_agent_id, d.delegatee_agent_type, d.chain, d.depth, d.status, d.priority, d.title,
-        d.delegates, d.parent_trajectory_id, d.child_trajectory_id, d.deadline, d.expires_at,
+        d.delegates, d.rejected_by, d.parent_trajectory_id, d.child_trajectory_id, d.deadline, d.expires_at,
         d.timeout_seconds, d.max_tokens, d.max_tool_calls, d.max_retries, d.attempts, d.tokens_used,
         d.tool_calls_used, d.cost_used, d.budget_tokens, d.budget_cost, d.tokens_reserved,
-        d.cost_reserved, d.tokens_below, d.cost_below, d.open_children, d.ended_at,
+        d.cost_reserved, d.tokens_below, d.cost_below, d.open_children, d.ended_at, d.error,
+        d.result_status, d.summary, d.produced_artifacts, d.produced_notes, d.result_artifacts,
         d.status in ('accepted', 'in_progress') as accepted,
         coalesce(d.expires_at <= pg_catalog.clock_timestamp(), false) as lapsed,
         coalesce(d.deadline <= pg_catalog.clock_timestamp(), false) as too_late
@@ -148,13 +149,14 @@ class Tree:
                 self._move([parent, *self._above(parent)], kind, amounts[kind], 0)
 
     def leave(self, task: Row) -> None:
-        """The task ends: its reservation is given back, and what was used of it is counted above."""
+        """The task ends: its reservation is given back, and what was used of it is counted above. What
+        came late may be more than was reserved; that keeps nothing from ending."""
         above = self._above(task)
         if above:
             self._count(above[0], -1)
         for kind in KINDS:
             if task[f"budget_{kind}"] is not None:
-                self._move(above, kind, -task[f"budget_{kind}"], _spent(task, kind))
+                self._move(above, kind, -task[f"budget_{kind}"], _spent(task, kind), check=False)
 
     def come_back(self, task: Row) -> None:
         """What leave() did, undone, if there is still room for it."""

@@ -224,7 +224,10 @@ def complete(
         delegations_tell.resulted(row, row["delegatee_agent_id"], row["payload"])
         return status
     tree, task = _locked(str(delegation_id), agent_id)
-    _refuse_state(task, "completed")
+    if task["status"] == status and all(task[name] == given for name, given in result.items()):
+        # Said twice is said once: the first answer did not reach it.
+        return status
+    _refuse_state(task, "completed", (agent_id, tokens, tool_calls, cost))
     if task["open_children"]:
         rules.children_open(task)
     _spend(tree, task, tokens, tool_calls, cost)
@@ -298,7 +301,9 @@ def fail(
     if agent_id is not None or incarnation is not None:
         delegations_look.acts(agent_id, incarnation)
     tree, task = _locked(str(delegation_id), agent_id)
-    _refuse_state(task, "failed")
+    if task["status"] in ("pending", "failed", "dead") and task["error"] == text:
+        return str(task["status"])
+    _refuse_state(task, "failed", (agent_id, tokens, tool_calls, cost))
     _spend(tree, task, tokens, tool_calls, cost)
     worker = task["delegatee_agent_id"]
     status = delegations_close.over(tree, task, text, worker, again=bool(retry))
@@ -319,9 +324,9 @@ def _locked(delegation_id: str, agent_id: str | None) -> tuple[Tree, Row]:
     return tree, task
 
 
-def _refuse_state(task: Row, action: str) -> None:
+def _refuse_state(task: Row, action: str, used: tuple[Any, ...]) -> None:
     if task["ended_at"] is not None or task["lapsed"] or task["status"] == "pending":
-        rules.wrong_state(task, action)
+        rules.wrong_state(task, action, used)
 
 
 def _spend(

@@ -26,7 +26,8 @@ create function @extschema@.caliber_delegate_task(
     budget_tokens bigint default null,
     budget_cost numeric default null,
     model_tier text default null,
-    incarnation bigint default null
+    incarnation bigint default null,
+    idempotency_key text default null
 )
 returns uuid
 language plpython3u
@@ -37,9 +38,9 @@ as $python$ @delegations.delegate@ $python$;
 comment on function @extschema@.caliber_delegate_task(
     uuid, text, text, uuid, uuid[], timestamptz, uuid, uuid, @extschema@.caliber_task_type, text, text, text,
     text[], uuid[], jsonb, @extschema@.caliber_message_priority, text[], text[], integer, integer, integer,
-    integer, bigint, numeric, text, bigint
+    integer, bigint, numeric, text, bigint, text
 ) is
-'Gives a task to an agent of a type, or to a certain one, and returns its id. With parent_delegation_id, or on the trajectory of a task the agent works on, it is a part of that. KA002 too deep, KA003 an agent twice in a chain, KA004 nobody available, KA005 no budget left.';
+'Gives a task to an agent of a type, or to a certain one, and returns its id. With parent_delegation_id, or on the trajectory of a task the agent works on, it is a part of that. KA002 too deep, KA003 an agent twice in a chain, KA004 nobody available, KA005 no budget left. The same idempotency_key again returns the first id.';
 
 create function @extschema@.caliber_accept_delegation(
     delegation_id uuid,
@@ -53,7 +54,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @delegations_take.accept@ $python$;
 
 comment on function @extschema@.caliber_accept_delegation(uuid, uuid, bigint) is
-'Takes a pending task and returns the trajectory to work on it, with copies of what was shared; null when another was first or it has ended. KA006 when the agent has as many tasks as it may have.';
+'Takes a pending task and returns the trajectory to work on it, with copies of what was shared; null when another was first or it has ended. Who has it already gets the same trajectory. KA006 when the agent has as many tasks as it may have.';
 
 create function @extschema@.caliber_reject_delegation(
     delegation_id uuid,
@@ -68,7 +69,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @delegations_take.reject@ $python$;
 
 comment on function @extschema@.caliber_reject_delegation(uuid, uuid, text, bigint) is
-'Turns a pending task down: rejected, or pending still when it is for a type and others of it are left; null when it is pending no more.';
+'Turns a pending task down: rejected, or pending still when it is for a type and others of it are left; null when it is pending no more. Said again, nothing changes.';
 
 create function @extschema@.caliber_start_delegation(
     delegation_id uuid,
@@ -135,7 +136,7 @@ comment on function @extschema@.caliber_complete_delegation(
     uuid, @extschema@.caliber_delegation_result, text, uuid[], uuid[], text[], bigint, integer, numeric, uuid,
     bigint
 ) is
-'Ends a task with its result: completed, or failed when that is failure. KA007 when its time has run out, it has ended or sub-tasks are open; KA005 when it used more than it had.';
+'Ends a task with its result: completed, or failed when that is failure. KA007 when its time has run out, it has ended or sub-tasks are open; the hint then says how to count what was used. The same result again changes nothing. KA005 when it used more than it had.';
 
 create function @extschema@.caliber_fail_delegation(
     delegation_id uuid,
@@ -229,7 +230,7 @@ grant execute on function
     @extschema@.caliber_delegate_task(
         uuid, text, text, uuid, uuid[], timestamptz, uuid, uuid, @extschema@.caliber_task_type, text, text, text,
         text[], uuid[], jsonb, @extschema@.caliber_message_priority, text[], text[], integer, integer, integer,
-        integer, bigint, numeric, text, bigint
+        integer, bigint, numeric, text, bigint, text
     ),
     @extschema@.caliber_accept_delegation(uuid, uuid, bigint),
     @extschema@.caliber_reject_delegation(uuid, uuid, text, bigint),

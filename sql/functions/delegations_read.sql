@@ -50,6 +50,7 @@ select
     d.produced_notes,
     d.open_children,
     d.rejected_by,
+    d.idempotency_key,
     d.parent_trajectory_id,
     d.child_trajectory_id,
     d.delegation_id,
@@ -67,20 +68,22 @@ comment on view @extschema@.caliber_delegations is
 
 create view @extschema@.caliber_dead_delegation with (security_invoker = true) as
 select
-    v.ended_at,
-    v.title,
-    v.delegator,
-    v.delegatee,
-    v.delegatee_agent_type,
-    v.attempts,
-    v.error,
-    v.tokens_used,
-    v.cost_used,
-    v.delegation_id,
-    v.delegator_agent_id,
-    v.delegatee_agent_id
-from @extschema@.caliber_delegations as v
-where v.status = 'dead';
+    d.ended_at,
+    d.title,
+    g.name as delegator,
+    t.name as delegatee,
+    d.delegatee_agent_type,
+    d.attempts,
+    d.error,
+    d.tokens_used,
+    d.cost_used,
+    d.delegation_id,
+    d.delegator_agent_id,
+    d.delegatee_agent_id
+from @extschema@.caliber_delegation as d
+left join @extschema@.caliber_agent as g on d.delegator_agent_id = g.agent_id
+left join @extschema@.caliber_agent as t on d.delegatee_agent_id = t.agent_id
+where d.status = 'dead';
 
 comment on view @extschema@.caliber_dead_delegation is
 'Tasks that were given up after their last retry; caliber_retry_delegation opens one again.';

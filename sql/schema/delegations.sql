@@ -97,6 +97,7 @@ create table @extschema@.caliber_delegation (
     accepted_at timestamptz,
     started_at timestamptz,
     ended_at timestamptz,
+    idempotency_key text,
     constraint caliber_delegation_pkey primary key (delegation_id),
     constraint caliber_delegation_parent_fkey foreign key (parent_delegation_id)
     references @extschema@.caliber_delegation (delegation_id),
@@ -109,6 +110,7 @@ create table @extschema@.caliber_delegation (
         and pg_catalog.length(summary) <= 65536
         and pg_catalog.length(error) <= 2000
         and pg_catalog.length(model_tier) <= 63
+        and pg_catalog.length(idempotency_key) between 1 and 200
     ),
     constraint caliber_delegation_limits check (
         delegatee_agent_id is distinct from delegator_agent_id
@@ -124,7 +126,10 @@ with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 select pg_catalog.pg_extension_config_dump('@extschema@.caliber_delegation', '');
 
 create index caliber_delegation_delegator_idx
-on @extschema@.caliber_delegation (delegator_agent_id, delegation_id);
+on @extschema@.caliber_delegation (delegator_agent_id, ended_at);
+create unique index caliber_delegation_idempotency_idx
+on @extschema@.caliber_delegation (delegator_agent_id, idempotency_key)
+where idempotency_key is not null;
 create index caliber_delegation_delegatee_idx
 on @extschema@.caliber_delegation (delegatee_agent_id, ended_at)
 where delegatee_agent_id is not null;
@@ -136,6 +141,8 @@ create index caliber_delegation_parent_idx on @extschema@.caliber_delegation (pa
 where parent_delegation_id is not null;
 create index caliber_delegation_child_idx on @extschema@.caliber_delegation (child_trajectory_id)
 where child_trajectory_id is not null;
+create index caliber_delegation_dead_idx on @extschema@.caliber_delegation (ended_at)
+where status = 'dead';
 create index caliber_delegation_expires_idx on @extschema@.caliber_delegation (expires_at)
 where ended_at is null;
 
@@ -195,6 +202,7 @@ comment on column @extschema@.caliber_delegation.created_at is 'When it was give
 comment on column @extschema@.caliber_delegation.accepted_at is 'When it was last taken.';
 comment on column @extschema@.caliber_delegation.started_at is 'When work on it last began.';
 comment on column @extschema@.caliber_delegation.ended_at is 'When it ended; null while it is open.';
+comment on column @extschema@.caliber_delegation.idempotency_key is 'The delegator''s own key for it: given twice, it is there once.';
 
 -- An agent sees what it gave and what was made of that further down, what it took, and what waits
 -- for any agent of its type.
