@@ -223,9 +223,7 @@ class Conflicts(Actor):
             self.works.append((work, scope))
 
     def detect(self, session: Session, work: str) -> None:
-        query = (
-            "select conflict_id::text, item_a_id::text, item_b_id::text from caliber_detect_conflicts(%s)"
-        )
+        query = "select conflict_id::text, item_a_id::text, item_b_id::text from caliber_detect_conflicts(%s)"
         for conflict, one_fact, other in session.execute(query, (work,)).fetchall():
             with self.mutex:
                 self.told[min(one_fact, other), max(one_fact, other)] += 1
