@@ -12,14 +12,20 @@ TYPES = {"fact": "contradicting_fact", "design_decision": "incompatible_decision
 BATCH = 5000
 MAX_EVIDENCE = 2000
 
+# One look at all of them: each look by itself goes through every setting there is.
 SETTINGS = plan(
     """
     select
-        @extschema@._caliber_config_value('conflict_similarity')::float8 as candidate,
-        @extschema@._caliber_config_value('contradiction_similarity')::float8 as floor,
-        @extschema@._caliber_config_value('contradiction_score')::float8 as score,
-        @extschema@._caliber_config_value('conflict_max_pairs')::int4 as max_pairs,
-        @extschema@._caliber_config_value('conflict_cache_mb')::int8 * 1048576 as cache
+        pg_catalog.max(v.value) filter (where v.key = 'conflict_similarity')::float8 as candidate,
+        pg_catalog.max(v.value) filter (where v.key = 'contradiction_similarity')::float8 as floor,
+        pg_catalog.max(v.value) filter (where v.key = 'contradiction_score')::float8 as score,
+        pg_catalog.max(v.value) filter (where v.key = 'conflict_max_pairs')::int4 as max_pairs,
+        pg_catalog.max(v.value) filter (where v.key = 'conflict_cache_mb')::int8 * 1048576 as cache
+    from (
+        select k.key, coalesce(s.value, k.default_value) as value
+        from @extschema@._caliber_config_key() as k
+        left join @extschema@.caliber_setting as s on k.key = s.key
+    ) as v
     """
 )
 
