@@ -35,7 +35,9 @@ SLACK = 1e-4
 
 _VECTORS = plan(
     """
-    select r.artifact_id as id, @extschema@._caliber_vector_bytes(r.embedding) as raw
+    select
+        r.artifact_id as id, @extschema@._caliber_vector_bytes(r.embedding) as raw,
+        pg_catalog.substr(r.content_hash, 1, 8) as hash
     from @extschema@.caliber_artifact as r
     where r.artifact_id = any($1)
     """,
@@ -61,7 +63,8 @@ _DIMENSIONS = plan(
 _FEW = plan(
     """
     with fresh as materialized (
-        select n.artifact_id, @extschema@._caliber_vector_fetched(n.embedding) as embedding
+        select
+            n.artifact_id, n.content_hash, @extschema@._caliber_vector_fetched(n.embedding) as embedding
         from @extschema@.caliber_artifact as n
         where n.artifact_id = any($1)
     )
@@ -69,7 +72,7 @@ _FEW = plan(
     select p.artifact_id as one, r.artifact_id as other, p.similarity
     from (
         select
-            r.artifact_id, @extschema@._caliber_vector_fetched(r.embedding) as embedding,
+            r.artifact_id, r.content_hash, @extschema@._caliber_vector_fetched(r.embedding) as embedding,
             r.artifact_id = any($1) as fresh
         from @extschema@.caliber_artifact as r
         where r.artifact_id = any($2)
@@ -78,7 +81,7 @@ _FEW = plan(
     cross join lateral (
         select n.artifact_id, @extschema@._caliber_similarity(n.embedding, r.embedding) as similarity
         from fresh as n
-        where not r.fresh or r.artifact_id < n.artifact_id
+        where (not r.fresh or r.artifact_id < n.artifact_id) and r.content_hash <> n.content_hash
         offset 0
     ) as p
     where p.similarity >= $3
@@ -120,13 +123,15 @@ class Found:
 
 
 class Part:
-    """Some artifacts of one dimension and, while it is held, the matrix of their vectors."""
+    """Some artifacts of one dimension and, while it is held, the matrix of their vectors and the hashes
+    of their texts: the same text twice is no conflict, and must not use up the limit."""
 
-    __slots__ = ("ids", "matrix")
+    __slots__ = ("hashes", "ids", "matrix")
 
-    def __init__(self, ids: list[str], matrix: Any = None) -> None:
+    def __init__(self, ids: list[str], matrix: Any = None, hashes: Any = None) -> None:
         self.ids = ids
         self.matrix = matrix
+        self.hashes = hashes
 
 
 class Hits:
@@ -139,13 +144,20 @@ class Hits:
         self.pairs: list[tuple[float, str, str]] = []
         self.dropped = 0
 
-    def add(self, values: Any, rows: Any, columns: Any, ones: list[str], others: list[str]) -> None:
+    def add(self, similarities: Any, least: float, start: int, one: Part, other: Part) -> None:
+        """Those of a strip of one, from start on, with other; with itself only what comes before."""
+        rows, columns = (similarities >= least).nonzero()
+        wanted = one.hashes[rows + start] != other.hashes[columns]
+        if one is other:
+            wanted &= columns < rows + start
+        rows, columns = rows[wanted], columns[wanted]
+        values = similarities[rows, columns]
         if len(values) > self.limit:
             most = values.argpartition(len(values) - self.limit)[len(values) - self.limit :]
             self.dropped += len(values) - self.limit
             values, rows, columns = values[most], rows[most], columns[most]
         for value, row, column in zip(values.tolist(), rows.tolist(), columns.tolist(), strict=True):
-            self.pairs.append((value, ones[row], others[column]))
+            self.pairs.append((value, one.ids[row + start], other.ids[column]))
         if len(self.pairs) > 2 * self.limit:
             self.trim()
 
@@ -245,7 +257,7 @@ def _known_parts(key: tuple[Any, ...], dimensions: int, ids: list[str]) -> list[
                 continue
             rows = [row for row, one in enumerate(part.ids) if one in alive]
             if rows:
-                parts.append(Part([part.ids[row] for row in rows], part.matrix[rows]))
+                parts.append(Part([part.ids[row] for row in rows], part.matrix[rows], part.hashes[rows]))
         for part in parts:
             alive.difference_update(part.ids)
         missing = list(alive)
@@ -255,23 +267,25 @@ def _known_parts(key: tuple[Any, ...], dimensions: int, ids: list[str]) -> list[
 def _read(ids: list[str]) -> dict[int, Part]:
     """The vectors of these, by dimension; those of zeros as dimension 0, without a matrix."""
     np = load_numpy()
-    read: dict[int, tuple[list[str], list[bytes]]] = {}
+    read: dict[int, tuple[list[str], list[bytes], list[bytes]]] = {}
     for row in _VECTORS.rows(ids):
         raw: bytes = row["raw"]
-        names, vectors = read.setdefault((len(raw) - 4) // 4, ([], []))
+        names, vectors, texts = read.setdefault((len(raw) - 4) // 4, ([], [], []))
         names.append(row["id"])
         vectors.append(raw)
+        texts.append(row["hash"])
     parts: dict[int, Part] = {}
-    for dimensions, (names, vectors) in read.items():
+    for dimensions, (names, vectors, texts) in read.items():
         layout = np.dtype([("head", "S4"), ("numbers", ">f4", (dimensions,))])
         matrix = np.frombuffer(b"".join(vectors), layout)["numbers"].astype(np.float32)
+        hashes = np.frombuffer(b"".join(texts), np.int64)
         there = _normalise(matrix)
         if len(there) < len(names):
             gone = set(range(len(names))).difference(there)
             parts.setdefault(0, Part([])).ids.extend(names[row] for row in gone)
-            names, matrix = [names[row] for row in there], matrix[there]
+            names, matrix, hashes = [names[row] for row in there], matrix[there], hashes[there]
         if names:
-            parts[dimensions] = Part(names, matrix)
+            parts[dimensions] = Part(names, matrix, hashes)
     return parts
 
 
@@ -297,20 +311,14 @@ def _compare(part: Part, others: list[Part], least: float, hits: Hits) -> None:
     for other in others:
         _load(other, others, part.matrix.nbytes)
         for start in range(0, len(part.ids), STRIP):
-            similarities = part.matrix[start : start + STRIP] @ other.matrix.T
-            rows, columns = (similarities >= least).nonzero()
-            hits.add(similarities[rows, columns], rows + start, columns, part.ids, other.ids)
+            hits.add(part.matrix[start : start + STRIP] @ other.matrix.T, least, start, part, other)
         pairs += len(part.ids) * len(other.ids)
         if pairs >= BREATH:
             breathe()
             pairs = 0
     for start in range(0, len(part.ids), STRIP):
         strip = part.matrix[start : start + STRIP]
-        similarities = strip @ part.matrix[: start + len(strip)].T
-        rows, columns = (similarities >= least).nonzero()
-        before = columns < rows + start
-        rows, columns = rows[before], columns[before]
-        hits.add(similarities[rows, columns], rows + start, columns, part.ids, part.ids)
+        hits.add(strip @ part.matrix[: start + len(strip)].T, least, start, part, part)
     breathe()
     hits.trim()
 
@@ -326,7 +334,7 @@ def _load(part: Part, parts: list[Part], more: int) -> None:
         size -= last.matrix.nbytes
         last.matrix = None
     for read in _read(part.ids).values():
-        part.ids, part.matrix = read.ids, read.matrix
+        part.ids, part.matrix, part.hashes = read.ids, read.matrix, read.hashes
 
 
 def _keep(key: tuple[Any, ...], parts: list[Part], cache: int) -> None:
@@ -344,5 +352,8 @@ def _keep(key: tuple[Any, ...], parts: list[Part], cache: int) -> None:
     if len(parts) > MAX_PARTS:
         np = load_numpy()
         ids = [one for part in parts for one in part.ids]
-        parts = [Part(ids, np.concatenate([part.matrix for part in parts]))]
+        matrix, hashes = (
+            np.concatenate(of) for of in zip(*((p.matrix, p.hashes) for p in parts), strict=True)
+        )
+        parts = [Part(ids, matrix, hashes)]
     _kept[key] = parts
