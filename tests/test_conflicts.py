@@ -236,6 +236,77 @@ def test_too_many_pairs_are_taken_in_turns(db: Connection, work: Work) -> None:
     assert (work.scan()["complete"], work.scan()["compared"]) == (True, 1100)
 
 
+@pytest.mark.parametrize("count", [60, 1500], ids=["pgvector", "numpy"])
+def test_the_same_text_many_times_hides_nothing(db: Connection, work: Work, count: int) -> None:
+    """Pairs of one text are the most alike of all; they are no conflicts and use up no limit."""
+    db.execute("select caliber_config_set('conflict_max_pairs', '100')")
+    work.facts(np.ones((count, 4)))
+    db.execute(
+        "update caliber_artifact set content = 'The limit is 3.',"
+        " content_hash = sha256(convert_to('The limit is 3.', 'UTF8'))"
+    )
+    assert work.detect() == []
+    assert (work.scan()["dropped"], work.scan()["compared"]) == (0, count)
+    db.execute("select caliber_config_set('conflict_max_pairs', '2000')")
+    other = work.fact("The limit is 5.", "[1,1,1,1.5]")
+    found = work.detect()
+    assert len(found) == count
+    assert {row["item_b_id"] for row in found} == {other}
+
+
+def test_pgvector_keeps_to_the_limit(db: Connection, work: Work) -> None:
+    """Where few facts have too many pairs, the most alike of them are kept and the rest is counted."""
+    db.execute("select caliber_config_set('conflict_max_pairs', '100')")
+    work.facts(np.ones((40, 4)) + np.arange(40)[:, None] * np.array([0, 0, 0, 1e-3]))
+    assert len(work.detect()) == 100
+    assert work.scan()["dropped"] == 40 * 39 // 2 - 100
+
+
+def test_long_and_odd_texts(db: Connection, work: Work) -> None:
+    """Whatever a text is, it is judged in a moment, and not at all beyond its first part."""
+    rng = np.random.default_rng(8)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    words = ["".join(rng.choice(letters, 7)) for _ in range(9000)]
+    texts = [
+        " ".join(words), " ".join(reversed(words)), "1" * 90_000, "2," * 45_000, "3." * 45_000,
+        "a" + "-./:@" * 18_000, "-" * 90_000, "--a" * 30_000, "'" * 90_000, "İ" * 40_000, "ß𝔘́" * 9_000,
+        "\u200b٣٤٥²½" * 5_000, "may " * 20_000, "v" + "9" * 90_000, "7" * 400 + " days", "not " * 20_000,
+        "99:99 " * 9_000, "once per " * 9_000, "(" * 90_000, "$€%" * 9_000,
+    ]  # fmt: skip
+    for text in texts:
+        work.fact(text, "[1,0]")
+    db.execute("set statement_timeout = '20s'")
+    found = work.detect()
+    assert len(found) == len(texts) * (len(texts) - 1) // 2
+    assert all(0 <= float(str(row["contradiction_score"])) <= 1 for row in found)
+
+
+def test_a_cancel_from_elsewhere(db: Connection, connect: Connect, work: Work) -> None:
+    """While texts are judged, which is Python and hears nothing by itself."""
+    rng = np.random.default_rng(9)
+    texts = np.array([" ".join(row) for row in rng.integers(10**6, 10**7, (500, 90)).astype(str)])
+    work.facts(np.ones((500, 4)), "long")
+    db.execute(
+        "update caliber_artifact as a set content = g.text, content_hash = sha256(convert_to(g.text, 'UTF8'))"
+        " from unnest(%s::text[]) with ordinality as g (text, n) where a.content = 'long number ' || (n - 1)",
+        (texts.tolist(),),
+    )
+    session = connect()
+    pid = scalar(session, "select pg_backend_pid()")
+    states: list[str | None] = []
+    detector = threading.Thread(target=lambda: states.append(state(session, DETECT, work.trajectory)))
+    detector.start()
+    # Once it judges, it holds the row of the scan.
+    held = "select count(*) from pg_locks where pid = %s and relation = 'caliber_conflict_scan'::regclass"
+    while detector.is_alive() and not scalar(db, held, pid):
+        pass
+    db.execute("select pg_cancel_backend(%s)", (pid,))
+    detector.join(timeout=30)
+    assert not detector.is_alive()
+    assert states == ["57014"]
+    assert scalar(db, "select count(*) from caliber_conflict_compared") == 0
+
+
 def test_a_cancel_is_heard(db: Connection, work: Work) -> None:
     work.facts(near(3000, 64, 6))
     db.execute("set statement_timeout = '30ms'")

@@ -8,18 +8,26 @@ from caliber import checks, conflicts_pairs, memory_rules, readers
 from caliber.plans import plan
 
 TYPES = {"fact": "contradicting_fact", "design_decision": "incompatible_decision"}
-# Conflicts written by one statement, and how much of a text is looked at.
+# Conflicts written by one statement, and how much is kept of what is said of them.
 BATCH = 5000
 MAX_EVIDENCE = 2000
+# Seconds of judging between two chances for a cancel.
+BREATH_S = 0.02
 
+# One look at all of them: each look by itself goes through every setting there is.
 SETTINGS = plan(
     """
     select
-        @extschema@._caliber_config_value('conflict_similarity')::float8 as candidate,
-        @extschema@._caliber_config_value('contradiction_similarity')::float8 as floor,
-        @extschema@._caliber_config_value('contradiction_score')::float8 as score,
-        @extschema@._caliber_config_value('conflict_max_pairs')::int4 as max_pairs,
-        @extschema@._caliber_config_value('conflict_cache_mb')::int8 * 1048576 as cache
+        pg_catalog.max(v.value) filter (where v.key = 'conflict_similarity')::float8 as candidate,
+        pg_catalog.max(v.value) filter (where v.key = 'contradiction_similarity')::float8 as floor,
+        pg_catalog.max(v.value) filter (where v.key = 'contradiction_score')::float8 as score,
+        pg_catalog.max(v.value) filter (where v.key = 'conflict_max_pairs')::int4 as max_pairs,
+        pg_catalog.max(v.value) filter (where v.key = 'conflict_cache_mb')::int8 * 1048576 as cache
+    from (
+        select k.key, coalesce(s.value, k.default_value) as value
+        from @extschema@._caliber_config_key() as k
+        left join @extschema@.caliber_setting as s on k.key = s.key
+    ) as v
     """
 )
 
@@ -269,18 +277,23 @@ def _settled(alike: list[tuple[str, str, float]], settings: dict[str, Any]) -> l
 
 
 def _judged(alike: list[tuple[str, str, float]], settings: dict[str, Any]) -> list[Pair]:
+    import time
+
     from caliber import evidence, evidence_text
 
     ids = {one for pair in alike for one in pair[:2]}
     rows = {row["artifact_id"]: row for row in TEXTS.rows(list(ids))} if ids else {}
     texts: dict[str, Any] = {}
     pairs: list[Pair] = []
-    for number, (first, second, similarity) in enumerate(alike):
+    breathed = time.monotonic()
+    for first, second, similarity in alike:
         one, other = sorted((first, second))  # as a and b
         if rows[one]["hash"] == rows[other]["hash"]:
             continue
-        if number % 1000 == 999:
+        # Two long texts take a thousand times as long as two short ones.
+        if time.monotonic() - breathed > BREATH_S:
             conflicts_pairs.breathe()
+            breathed = time.monotonic()
         for each in (one, other):
             if each not in texts:
                 texts[each] = evidence_text.Text(rows[each]["content"])

@@ -4,20 +4,24 @@ artifacts of one kind, model and dimension.
 Few pairs are compared by pgvector. Many are compared by numpy, a part of them at a time: vectors come
 as bytes and become a matrix of rows of length 1; a strip of one part times another part gives the
 similarities of all their pairs. Reading the vectors takes longer than that, so each is read once, and
-what was read is kept for the next call while it fits. numpy takes a tenth of a second to import, so
-it waits until there is enough to do.
+what was read is kept for the next call while it fits.
+
+So numpy pays where many vectors are compared with many, or few with many that it has. To import it
+takes a tenth of a second, and to read a vector as long as pgvector takes for a number of pairs.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 from caliber.plans import plan
 
-# Up to so many pairs pgvector is faster: with numpy still to be imported, and with it there.
-FEW_AT_FIRST = 4000
-FEW = 400
+# How many pairs pgvector compares while numpy is imported, and while numpy reads one vector more than
+# pgvector does. The bench measures both ways; docs/conflicts.md has the figures.
+PAIRS_PER_IMPORT = 80_000
+PAIRS_PER_READ = 40
 # Artifacts of a part, rows of a strip, and how many bytes of matrices one call holds at a time.
 PART = 1024
 STRIP = 512
@@ -31,7 +35,9 @@ SLACK = 1e-4
 
 _VECTORS = plan(
     """
-    select r.artifact_id as id, @extschema@._caliber_vector_bytes(r.embedding) as raw
+    select
+        r.artifact_id as id, @extschema@._caliber_vector_bytes(r.embedding) as raw,
+        pg_catalog.substr(r.content_hash, 1, 8) as hash
     from @extschema@.caliber_artifact as r
     where r.artifact_id = any($1)
     """,
@@ -52,25 +58,39 @@ _DIMENSIONS = plan(
     "uuid[]",
 )
 
+# A vector of more than 2 kB lies beside its row, and to fetch it takes ten times as long as to compare
+# it. So each is fetched once: the fresh ones wait, and all others pass by them.
 _FEW = plan(
     """
-    select p.one, p.other, p.similarity
+    with fresh as materialized (
+        select
+            n.artifact_id, n.content_hash, @extschema@._caliber_vector_fetched(n.embedding) as embedding
+        from @extschema@.caliber_artifact as n
+        where n.artifact_id = any($1)
+    )
+
+    select p.artifact_id as one, r.artifact_id as other, p.similarity
     from (
         select
-            n.artifact_id as one, r.artifact_id as other,
-            @extschema@._caliber_similarity(n.embedding, r.embedding) as similarity
-        from @extschema@.caliber_artifact as n
-        inner join @extschema@.caliber_artifact as r
-            on r.artifact_id = any($2)
-            and (r.artifact_id < n.artifact_id or r.artifact_id <> all($1))
-        where n.artifact_id = any($1)
+            r.artifact_id, r.content_hash, @extschema@._caliber_vector_fetched(r.embedding) as embedding,
+            r.artifact_id = any($1) as fresh
+        from @extschema@.caliber_artifact as r
+        where r.artifact_id = any($2)
+        offset 0
+    ) as r
+    cross join lateral (
+        select n.artifact_id, @extschema@._caliber_similarity(n.embedding, r.embedding) as similarity
+        from fresh as n
+        where (not r.fresh or r.artifact_id < n.artifact_id) and r.content_hash <> n.content_hash
         offset 0
     ) as p
     where p.similarity >= $3
+    limit $4
     """,
     "uuid[]",
     "uuid[]",
     "float8",
+    "int8",
 )
 
 _BREATHE = plan("select 1")
@@ -103,13 +123,15 @@ class Found:
 
 
 class Part:
-    """Some artifacts of one dimension and, while it is held, the matrix of their vectors."""
+    """Some artifacts of one dimension and, while it is held, the matrix of their vectors and the hashes
+    of their texts: the same text twice is no conflict, and must not use up the limit."""
 
-    __slots__ = ("ids", "matrix")
+    __slots__ = ("hashes", "ids", "matrix")
 
-    def __init__(self, ids: list[str], matrix: Any = None) -> None:
+    def __init__(self, ids: list[str], matrix: Any = None, hashes: Any = None) -> None:
         self.ids = ids
         self.matrix = matrix
+        self.hashes = hashes
 
 
 class Hits:
@@ -122,13 +144,20 @@ class Hits:
         self.pairs: list[tuple[float, str, str]] = []
         self.dropped = 0
 
-    def add(self, values: Any, rows: Any, columns: Any, ones: list[str], others: list[str]) -> None:
+    def add(self, similarities: Any, least: float, start: int, one: Part, other: Part) -> None:
+        """Those of a strip of one, from start on, with other; with itself only what comes before."""
+        rows, columns = (similarities >= least).nonzero()
+        wanted = one.hashes[rows + start] != other.hashes[columns]
+        if one is other:
+            wanted &= columns < rows + start
+        rows, columns = rows[wanted], columns[wanted]
+        values = similarities[rows, columns]
         if len(values) > self.limit:
             most = values.argpartition(len(values) - self.limit)[len(values) - self.limit :]
             self.dropped += len(values) - self.limit
             values, rows, columns = values[most], rows[most], columns[most]
         for value, row, column in zip(values.tolist(), rows.tolist(), columns.tolist(), strict=True):
-            self.pairs.append((value, ones[row], others[column]))
+            self.pairs.append((value, one.ids[row + start], other.ids[column]))
         if len(self.pairs) > 2 * self.limit:
             self.trim()
 
@@ -146,19 +175,41 @@ _kept: dict[tuple[Any, ...], list[Part]] = {}
 def alike(group: Group, least: float, limit: int, cache: int) -> Found:
     """Pairs at least so similar. Stops once there are limit of them, after the part it is at."""
     known = sum(len(ids) for ids in group.known.values())
-    pairs = len(group.fresh) * (known + len(group.fresh))
-    if pairs <= (FEW if "numpy" in sys.modules else FEW_AT_FIRST):
-        return _by_pgvector(group, least)
-    return _by_numpy(group, least - SLACK, limit, cache)
+    pairs = len(group.fresh) * (known + len(group.fresh) // 2)
+    found = _by_pgvector(group, least, limit) if pairs <= _few(group, known) else None
+    # Too many are alike: numpy picks the most alike of them.
+    return found or _by_numpy(group, least - SLACK, limit, cache)
 
 
-def _by_pgvector(group: Group, least: float) -> Found:
+def _few(group: Group, known: int) -> int:
+    """Up to how many pairs pgvector is faster."""
+    kept = sum(
+        len(part.ids) for dimensions in group.known for part in _kept.get((*group.key, dimensions), ())
+    )
+    unread = len(group.fresh) + max(0, known - kept)
+    return PAIRS_PER_READ * unread + (0 if "numpy" in sys.modules else PAIRS_PER_IMPORT)
+
+
+def load_numpy() -> Any:
+    """numpy, without threads of its own: signals are for the one thread of a server process."""
+    if "numpy" not in sys.modules:
+        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = "1"
+    import numpy
+
+    return numpy
+
+
+def _by_pgvector(group: Group, least: float, limit: int) -> Found | None:
+    """None where more pairs than the limit are alike."""
     found = Found()
     for row in _DIMENSIONS.rows(group.fresh):
         found.compared.setdefault(row["dimensions"], []).append(row["id"])
     for dimensions, fresh in found.compared.items():
         if dimensions > 0:
-            rows = _FEW.rows(fresh, [*group.known.get(dimensions, []), *fresh], least)
+            rows = _FEW.rows(fresh, [*group.known.get(dimensions, []), *fresh], least, limit + 1)
+            if len(rows) > limit - len(found.pairs):
+                return None
             for row in rows:
                 similarity = _number(row)
                 if similarity >= least:
@@ -206,7 +257,7 @@ def _known_parts(key: tuple[Any, ...], dimensions: int, ids: list[str]) -> list[
                 continue
             rows = [row for row, one in enumerate(part.ids) if one in alive]
             if rows:
-                parts.append(Part([part.ids[row] for row in rows], part.matrix[rows]))
+                parts.append(Part([part.ids[row] for row in rows], part.matrix[rows], part.hashes[rows]))
         for part in parts:
             alive.difference_update(part.ids)
         missing = list(alive)
@@ -215,32 +266,32 @@ def _known_parts(key: tuple[Any, ...], dimensions: int, ids: list[str]) -> list[
 
 def _read(ids: list[str]) -> dict[int, Part]:
     """The vectors of these, by dimension; those of zeros as dimension 0, without a matrix."""
-    import numpy as np
-
-    read: dict[int, tuple[list[str], list[bytes]]] = {}
+    np = load_numpy()
+    read: dict[int, tuple[list[str], list[bytes], list[bytes]]] = {}
     for row in _VECTORS.rows(ids):
         raw: bytes = row["raw"]
-        names, vectors = read.setdefault((len(raw) - 4) // 4, ([], []))
+        names, vectors, texts = read.setdefault((len(raw) - 4) // 4, ([], [], []))
         names.append(row["id"])
         vectors.append(raw)
+        texts.append(row["hash"])
     parts: dict[int, Part] = {}
-    for dimensions, (names, vectors) in read.items():
+    for dimensions, (names, vectors, texts) in read.items():
         layout = np.dtype([("head", "S4"), ("numbers", ">f4", (dimensions,))])
         matrix = np.frombuffer(b"".join(vectors), layout)["numbers"].astype(np.float32)
+        hashes = np.frombuffer(b"".join(texts), np.int64)
         there = _normalise(matrix)
         if len(there) < len(names):
             gone = set(range(len(names))).difference(there)
             parts.setdefault(0, Part([])).ids.extend(names[row] for row in gone)
-            names, matrix = [names[row] for row in there], matrix[there]
+            names, matrix, hashes = [names[row] for row in there], matrix[there], hashes[there]
         if names:
-            parts[dimensions] = Part(names, matrix)
+            parts[dimensions] = Part(names, matrix, hashes)
     return parts
 
 
 def _normalise(matrix: Any) -> list[int]:
     """Makes each row of length 1, in place; returns the rows that are not all zeros."""
-    import numpy as np
-
+    np = load_numpy()
     squares = np.einsum("ij,ij->i", matrix, matrix)
     # The square of a very large or very small number is infinite or zero.
     for odd in np.flatnonzero(~np.isfinite(squares) | (squares < 1e-30)):
@@ -260,20 +311,14 @@ def _compare(part: Part, others: list[Part], least: float, hits: Hits) -> None:
     for other in others:
         _load(other, others, part.matrix.nbytes)
         for start in range(0, len(part.ids), STRIP):
-            similarities = part.matrix[start : start + STRIP] @ other.matrix.T
-            rows, columns = (similarities >= least).nonzero()
-            hits.add(similarities[rows, columns], rows + start, columns, part.ids, other.ids)
+            hits.add(part.matrix[start : start + STRIP] @ other.matrix.T, least, start, part, other)
         pairs += len(part.ids) * len(other.ids)
         if pairs >= BREATH:
             breathe()
             pairs = 0
     for start in range(0, len(part.ids), STRIP):
         strip = part.matrix[start : start + STRIP]
-        similarities = strip @ part.matrix[: start + len(strip)].T
-        rows, columns = (similarities >= least).nonzero()
-        before = columns < rows + start
-        rows, columns = rows[before], columns[before]
-        hits.add(similarities[rows, columns], rows + start, columns, part.ids, part.ids)
+        hits.add(strip @ part.matrix[: start + len(strip)].T, least, start, part, part)
     breathe()
     hits.trim()
 
@@ -289,7 +334,7 @@ def _load(part: Part, parts: list[Part], more: int) -> None:
         size -= last.matrix.nbytes
         last.matrix = None
     for read in _read(part.ids).values():
-        part.ids, part.matrix = read.ids, read.matrix
+        part.ids, part.matrix, part.hashes = read.ids, read.matrix, read.hashes
 
 
 def _keep(key: tuple[Any, ...], parts: list[Part], cache: int) -> None:
@@ -305,8 +350,10 @@ def _keep(key: tuple[Any, ...], parts: list[Part], cache: int) -> None:
             break
         del _kept[other]
     if len(parts) > MAX_PARTS:
-        import numpy as np
-
+        np = load_numpy()
         ids = [one for part in parts for one in part.ids]
-        parts = [Part(ids, np.concatenate([part.matrix for part in parts]))]
+        matrix, hashes = (
+            np.concatenate(of) for of in zip(*((p.matrix, p.hashes) for p in parts), strict=True)
+        )
+        parts = [Part(ids, matrix, hashes)]
     _kept[key] = parts

@@ -28,6 +28,9 @@ OTHER_SUBJECT = 0.2
 OTHER_CONTEXT = 0.45
 OTHER_WORDS = 0.7
 
+# Letters that words of one root have in common at least.
+ROOT = 4
+
 _PREFIXES = ("un", "in", "im", "ir", "il", "non", "non-", "dis", "a", "de", "mis")
 _DIRECTED = tuple(stem(word) for word in ("before", "after", "than", "over", "under"))
 _PLACES = words.words("to from in by with under on at as of into via through")
@@ -90,13 +93,18 @@ def _pair_off(a: Side, b: Side) -> int:
         else:
             unpaired.append(token)
     rest = [token for same in keys.values() for token in same]
+    # Words of one root begin alike, which leaves few to look at.
+    starts: dict[str, list[Token]] = {}
+    for token in rest:
+        starts.setdefault(token.key[:ROOT], []).append(token)
     for token in unpaired:
-        akin = next((t for t in rest if _akin(token.key, t.key)), None)
+        alike = starts.get(token.key[:ROOT], [])
+        akin = next((t for t in alike if _akin(token.key, t.key)), None)
         if akin is None:
-            known = any(t.key == token.key for t in b.text.tokens)
-            (a.repeated if known else a.left).append(token)
+            (a.repeated if token.key in keys else a.left).append(token)
         else:
             rest.remove(akin)
+            alike.remove(akin)
             shared += 1
     known_to_a = {t.key for t in a.text.tokens}
     for token in sorted(rest, key=lambda t: t.place):
@@ -107,24 +115,28 @@ def _pair_off(a: Side, b: Side) -> int:
 def _akin(one: str, other: str) -> bool:
     """Words of one root: replicate and replication, user and username."""
     short, long = sorted((one, other), key=len)
-    if not (short.isalpha() and long.isalpha()) or len(short) < 4:
+    if not (short.isalpha() and long.isalpha()) or len(short) < ROOT:
         return False
     size = len(short) if len(short) < 6 else max(5, len(short) - 3)
     return short[:size] == long[:size] and not _opposed(one, other)
 
 
 def _opposed(one: str, other: str) -> bool:
-    poles = dict(POLES.get(one, ()))
-    return any(poles.get(concept, pole) != pole for concept, pole in POLES.get(other, ())) or any(
-        one == prefix + other or other == prefix + one
-        for prefix in _PREFIXES
-        if min(len(one), len(other)) > 2
-    )
+    mine, theirs = POLES.get(one), POLES.get(other)
+    if mine and theirs:
+        poles = dict(mine)
+        if any(poles.get(concept, pole) != pole for concept, pole in theirs):
+            return True
+    short, long = (one, other) if len(one) < len(other) else (other, one)
+    return len(short) > 2 and long.endswith(short) and long[: -len(short)] in _PREFIXES
 
 
 def _same_pole(one: str, other: str) -> bool:
-    poles = dict(POLES.get(one, ()))
-    return any(poles.get(concept) == pole for concept, pole in POLES.get(other, ()))
+    mine, theirs = POLES.get(one), POLES.get(other)
+    if not (mine and theirs):
+        return False
+    poles = dict(mine)
+    return any(poles.get(concept) == pole for concept, pole in theirs)
 
 
 def _opposites(a: Side, b: Side) -> tuple[list[tuple[Token, Token]], int]:

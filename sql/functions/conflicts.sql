@@ -129,6 +129,16 @@ return vector_dims(value);
 
 comment on function @extschema@._caliber_vector_dims(vector) is 'The dimensions of a vector.';
 
+create function @extschema@._caliber_vector_fetched(value vector)
+returns vector
+language sql
+immutable
+parallel safe
+return vector(value, -1, false);
+
+comment on function @extschema@._caliber_vector_fetched(vector) is
+'The same vector, in memory: what is compared with it then need not fetch it each time.';
+
 create function @extschema@._caliber_similarity(one vector, other vector)
 returns double precision
 language sql
