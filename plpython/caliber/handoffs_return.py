@@ -270,9 +270,7 @@ def to_previous(
     handoffs.one_offer(str(trajectory_id), locked)
     handoff = handoffs.complete_packet(packet, sender, trajectory)
     # The leases that came with it go back with it, as far as they still run.
-    handoff.update(
-        to_agent_id=before["from_agent_id"], to_agent_type=None, lock_ids=before["moved_lock_ids"]
-    )
+    handoff.update(to_agent_id=before["from_agent_id"], to_agent_type=None, lock_ids=before["moved_lock_ids"])
     previous = locked[before["from_agent_id"]]
     callers.refuse_ended(previous, None)
     handoffs_store.audit(handoff, "initiated", "return to previous")
