@@ -71,10 +71,8 @@ def test_what_was_passed_on_of_the_task_reports_to_who_has_it_now(db: Connection
     call = "select caliber_delegate_task(%s, 'reviewer', 'look', parent_delegation_id => %s)"
     below = scalar(db, call, cast.worker, cast.task)
     cast.accept(cast.initiate())
-    row = db.execute("select * from caliber_delegation where delegation_id = %s", (below,)).fetchone()
-    assert row is not None
-    assert str(row["delegator_agent_id"]) == cast.helper
-    assert [str(agent) for agent in row["chain"]] == [cast.planner, cast.helper]
+    query = "select (delegator_agent_id || chain)::text[] from caliber_delegation where delegation_id = %s"
+    assert scalar(db, query, below) == [cast.helper, cast.planner, cast.helper]
 
 
 def test_an_agent_above_in_the_chain_cannot_have_the_task(db: Connection, cast: TaskCast) -> None:

@@ -110,6 +110,20 @@ _STORE = plan(
 )
 
 
+# Whoever accepts first of a broadcast; the others get the same, whatever was said meanwhile.
+_SAME = plan(
+    """
+    select c.content, c.token_count, c.trace::text as trace
+    from @extschema@.caliber_handoff as h
+    inner join @extschema@.caliber_context as c on h.context_id = c.context_id
+    where h.broadcast_group_id = $1
+    order by h.accepted_at
+    limit 1
+    """,
+    "uuid",
+)
+
+
 class _Text:
     """Lines within a budget, and what became of each item."""
 
@@ -138,6 +152,9 @@ class _Text:
 def store(handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any]) -> str:
     import json
 
+    same = _SAME.one(handoff["broadcast_group_id"]) if handoff.get("broadcast_group_id") else None
+    if same is not None:
+        return _keep(handoff, taker, same["token_count"], same["content"], same["trace"])
     text = _Text(handoff["token_budget"])
     _head(text, handoff, giver)
     trajectory = handoff["trajectory_id"]
@@ -145,9 +162,14 @@ def store(handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any])
     artifacts = list(_ARTIFACTS.rows(handoff["artifact_ids"], trajectory, whole))
     text.add("decisions", "artifact", "Artifacts", artifacts, newest=False)
     text.add("turns", "turn", "What was said", _said(handoff), newest=True)
+    used = handoff["token_budget"] - text.left
+    return _keep(handoff, taker, used, "\n".join(text.lines), json.dumps(text.trace))
+
+
+def _keep(handoff: dict[str, Any], taker: dict[str, Any], tokens: int, content: str, trace: str) -> str:
     row = _STORE.one(
         handoff["received_trajectory_id"], taker["agent_id"], taker["team_id"], handoff["token_budget"],
-        handoff["token_budget"] - text.left, "\n".join(text.lines), json.dumps(text.trace),
+        tokens, content, trace,
     ) or {}  # fmt: skip
     return str(row["context_id"])
 

@@ -56,7 +56,7 @@ _COPY = plan(
 
 _PREVIOUS = plan(
     """
-    select h.handoff_id, h.from_agent_id, h.handoff_type, h.status, h.returned_at
+    select h.handoff_id, h.from_agent_id, h.handoff_type, h.status, h.returned_at, h.moved_lock_ids
     from @extschema@.caliber_handoff as h
     where h.trajectory_id = $1
         and h.to_agent_id = $2
@@ -269,7 +269,8 @@ def to_previous(
     packet["priority"] = "normal"
     handoffs.one_offer(str(trajectory_id), locked)
     handoff = handoffs.complete_packet(packet, sender, trajectory)
-    handoff.update(to_agent_id=before["from_agent_id"], to_agent_type=None)
+    # The leases that came with it go back with it, as far as they still run.
+    handoff.update(to_agent_id=before["from_agent_id"], to_agent_type=None, lock_ids=before["moved_lock_ids"])
     previous = locked[before["from_agent_id"]]
     callers.refuse_ended(previous, None)
     handoffs_store.audit(handoff, "initiated", "return to previous")

@@ -108,7 +108,10 @@ begin atomic
         $1
     from @extschema@.caliber_artifact as r
     inner join flow as f on r.trajectory_id = f.trajectory_id
-    where r.artifact_type = 'design_decision' and r.status <> 'superseded'
+    where r.artifact_type = 'design_decision'
+        and r.status <> 'superseded'
+        -- What a handoff leaves in the receiver's scope is no decision of the workflow.
+        and not (r.name = 'handoff' and r.content like 'HANDOFF RECEIVED%')
     having pg_catalog.count(*) > 0
     union all
     select

@@ -1,0 +1,41 @@
+"""The crash harness of handoffs, in small; how much is in the environment. In full:
+handoffs_crash.py itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from harness.cluster import Cluster
+from harness.handoffs_crash import Run
+
+KILLS = int(os.environ.get("CALIBER_HANDOFF_KILLS", "1"))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    made.start()
+    yield made
+    made.remove()
+
+
+def test_a_server_killed_at_each_step_leaves_exactly_one_owner(cluster: Cluster) -> None:
+    assert Run(cluster, KILLS, 1).go() == []
+
+
+def test_an_owner_left_behind_is_noticed(cluster: Cluster) -> None:
+    run = Run(cluster, 1, 1, "owner_left_behind")
+    run.round("accept", 16)
+    assert any("not one owner" in finding for finding in run.findings())
+
+
+def test_answers_that_are_not_durable_are_noticed(cluster: Cluster) -> None:
+    run = Run(cluster, 1, 1, "synchronous_commit_off")
+    # It takes an answer in the moment before the kill, so a round may have luck.
+    for _ in range(10):
+        run.round("withdraw", 8)
+        if any("is lost" in finding for finding in run.findings()):
+            return
+    pytest.fail("nothing was lost")
