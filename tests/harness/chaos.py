@@ -101,7 +101,8 @@ class Chaos:
             self.locks, self.messages = Locks(self.agents, engine), Messages(self.agents)
             self.events, self.rest = Events(self.agents), Everything(self.agents)
             others = [kind(self.agents) for kind in OTHERS]
-            self.actors: list[Actor] = [self.locks, self.messages, *others, self.events, self.rest]
+            told = [self.locks, self.messages, self.messages.broadcasts]
+            self.actors: list[Actor] = [*told, *others, self.events, self.rest]
             for actor in self.actors:
                 actor.setup(session)
         # What is broken happens seldom even so; it has to be tried often.
@@ -263,11 +264,11 @@ class Chaos:
         lines = [f"seed {self.seed}, {CLIENTS} clients, {self.seconds:g} s"]
         lines += [f"  {times} × {what}" for what, times in sorted(self.breaks.items())]
         lines += self.returned.report()
-        done = {actor.promise: actor.done for actor in self.actors}
+        done = {actor.promise: f"{actor.done:,}" for actor in self.actors}
+        lines.append(f"{'promise':80} operations violations")
         for promise, against in found.items():
-            count = f"{done[promise]:7,} operations" if promise in done else " " * 18
-            lines.append(f"{'BROKEN' if against else 'kept  '} {count}  {promise}")
-            lines += [f"         {times} × {what}" for what, times in against.items()]
+            lines.append(f"{promise:80} {done.get(promise, ''):>10} {against.total():10,}")
+            lines += [f"    {times:,} × {what}" for what, times in against.items()]
         return "\n".join(lines)
 
 

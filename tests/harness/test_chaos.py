@@ -44,7 +44,7 @@ def test_every_promise_is_kept(cluster: Cluster) -> None:
     run = Chaos(cluster, SEED, SECONDS, max(1, int(SECONDS / 30)))
     found = run.go()
     assert not any(found.values()), run.report(found)
-    assert all(actor.done for actor in run.actors), run.report(found)
+    assert all(actor.done for actor in run.actors if actor.weight), run.report(found)
 
 
 RACES = [name for name, (_, promise) in MUTANTS.items() if promise]
