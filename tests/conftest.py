@@ -15,7 +15,7 @@ import pytest
 from psycopg.rows import dict_row
 from pytest_postgresql import factories
 
-pytest_plugins = ["attack.fixtures"]
+pytest_plugins = ["attack.fixtures", "harness.fixtures"]
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing on a Debian machine, and nothing that is there:
 #   setup.sh server   PostgreSQL, PL/Python, numpy, jsonschema, pgvector, what PGXS needs
-#   setup.sh tools    .venv with tests/requirements.txt, shellcheck, pgbouncer
+#   setup.sh tools    .venv with tests/requirements.txt, shellcheck, pgbouncer, pg_cron
 #   setup.sh bench    redis-server, procrastinate and PgQ, to measure next to
 #   setup.sh image    buildah and debootstrap, where there is no docker
 #   setup.sh client   psql of any version
@@ -187,6 +187,40 @@ install_venv() {
     echo "$stamp" >"$venv/stamp"
 }
 
+# --- other extensions -------------------------------------------------------------------------
+
+# install_beside package extension "what is missed without it"
+install_beside() {
+    [[ -e $("$PG_CONFIG" --sharedir)/extension/$2.control ]] && return
+    if ! packaged "$1"; then
+        warn "$1 is not packaged here; $3"
+    elif [[ $PG_CONFIG == "$APT_PG_CONFIG" ]]; then
+        install_packages "$1"
+    else
+        copy_package "$1" "$2"
+    fi
+}
+
+# The package is for the server that apt installs; another of the same version gets its files.
+copy_package() { # package extension
+    local work=$ROOT/.build/$1
+    rm -rf "$work"
+    mkdir -p "$work"
+    (logged "fetching $1" unpack "$1" "$work") || die "could not fetch the package $1"
+    may_become_root "$ROOT/extension/machine/setup.sh"
+    as_root cp "$work/usr/lib/postgresql/$PG/lib/$2"*.so "$("$PG_CONFIG" --pkglibdir)"
+    as_root cp "$work/usr/share/postgresql/$PG/extension/$2"* "$("$PG_CONFIG" --sharedir)/extension"
+    rm -rf "$work"
+}
+
+# unpack package directory
+unpack() {
+    cd "$2" && apt-get -q -o APT::Sandbox::User= download "$1" && dpkg-deb -x ./*.deb .
+}
+
+# Its test says so too, and is skipped.
+install_cron() { install_beside "postgresql-$PG-cron" pg_cron "the test with pg_cron is left out"; }
+
 # --- what the bench measures next to ----------------------------------------------------------
 
 # Together with the tools, so that none of them changes its version for it.
@@ -203,34 +237,7 @@ install_bench_python() {
 }
 
 # Not packaged for every server; the bench says so in its rows and goes on.
-install_pgq() {
-    local package=postgresql-$PG-pgq3
-    [[ -e $("$PG_CONFIG" --sharedir)/extension/pgq.control ]] && return
-    if ! packaged "$package"; then
-        warn "$package is not packaged here; the bench goes without PgQ"
-    elif [[ $PG_CONFIG == "$APT_PG_CONFIG" ]]; then
-        install_packages "$package"
-    else
-        copy_pgq "$package"
-    fi
-}
-
-# The package is for the server that apt installs; another of the same version gets its files.
-copy_pgq() {
-    local work=$ROOT/.build/pgq-$PG
-    rm -rf "$work"
-    mkdir -p "$work"
-    (logged "fetching $1" unpack "$1" "$work") || die "could not fetch the package $1"
-    may_become_root "$ROOT/extension/machine/setup.sh bench"
-    as_root cp "$work/usr/lib/postgresql/$PG/lib"/pgq_*.so "$("$PG_CONFIG" --pkglibdir)"
-    as_root cp "$work/usr/share/postgresql/$PG/extension"/pgq* "$("$PG_CONFIG" --sharedir)/extension"
-    rm -rf "$work"
-}
-
-# unpack package directory
-unpack() {
-    cd "$2" && apt-get -q -o APT::Sandbox::User= download "$1" && dpkg-deb -x ./*.deb .
-}
+install_pgq() { install_beside "postgresql-$PG-pgq3" pgq "the bench goes without PgQ"; }
 
 # ----------------------------------------------------------------------------------------------
 
@@ -242,6 +249,7 @@ setup_server() {
 
 setup_tools() {
     install_packages "${TOOL_PACKAGES[@]}"
+    install_cron
     install_venv
 }
 

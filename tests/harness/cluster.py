@@ -22,13 +22,21 @@ class Cluster:
     # Whether pgbouncer, which knows one server, can stand before it.
     pools = True
 
-    def __init__(self, settings: str = "", follows: Cluster | None = None) -> None:
+    def __init__(
+        self, settings: str = "", follows: Cluster | None = None, like: Cluster | None = None
+    ) -> None:
+        """Empty; or a standby of another, to be started; or a copy of one that is stopped."""
         self.home = Path(tempfile.mkdtemp(prefix="caliber_harness_"))
         self.data = self.home / "data"
         if os.geteuid() == 0:
             shutil.chown(self.home, "postgres")
         if follows:
             self.follow(follows)
+            return
+        if like:
+            shutil.copytree(like.data, self.data, symlinks=True)
+            self._own()
+            self._configure(settings)
             return
         self._run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
         self._configure(f"max_connections = 100\nshared_buffers = 64MB\n{settings}\n")
@@ -48,6 +56,13 @@ class Cluster:
         # When it takes over there is nobody yet whom it could wait for.
         with (self.data / "postgresql.auto.conf").open("a") as conf:
             conf.write("synchronous_standby_names = ''\n")
+
+    def _own(self) -> None:
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", "postgres:", self.data], check=True)
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "stop", "-m", "fast", "-s", "-D", self.data)
 
     def promote(self) -> None:
         self._run("pg_ctl", "promote", "-w", "-s", "-D", self.data)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+from harness import mutants
 from harness.cluster import Cluster
 
 LEASE_MS = 1500
@@ -38,29 +39,6 @@ class Record:
     acknowledged: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
     done: threading.Event = field(default_factory=threading.Event)
-
-
-def claim_without_row_lock(session: psycopg.Connection[Any]) -> None:
-    """Changes the sources that the extension carries, for sessions to come."""
-    row = session.execute("select _caliber_python()").fetchone()
-    lock = "            for no key update skip locked\n        ) as free"
-    assert row
-    assert lock in row[0]
-    broken = row[0].replace(lock, "        ) as free")
-    # A row that has moved meanwhile is found again, as it would be by its key.
-    place = "where d.ctid = any (array(select p.place from picked as p))"
-    assert place in broken
-    key = (
-        "where (d.message_id, d.queue_id) in (select x.message_id, x.queue_id from"
-        " @caliber_schema@.caliber_delivery as x where x.ctid = any (array(select p.place from picked as p)))"
-    )
-    broken = broken.replace(place, key)
-    session.execute("create temp table broken as select %s::text as source", (broken,))
-    session.execute(
-        "do $do$ begin execute format('create or replace function public._caliber_python() returns text"
-        " language sql immutable set search_path = pg_catalog, pg_temp as %L',"
-        " format('select %L', (select source from broken))); end $do$"
-    )
 
 
 class Run:
@@ -91,7 +69,7 @@ class Run:
         if mutant == "synchronous_commit_off":
             session.execute(f"alter database {self.database} set synchronous_commit = off")
             return
-        claim_without_row_lock(session)
+        mutants.claim_without_row_lock(session)
 
     def loop(self, work: Any) -> None:
         """Do it again and again; a lost connection is made again."""

@@ -31,7 +31,7 @@ def test_a_standby_takes_over_and_nothing_is_missing(pair: Pair) -> None:
     run = Chaos(pair, SEED, 5 * FAILOVERS, FAILOVERS)
     found = run.go()
     assert not any(found.values()), run.report(found)
-    assert all(actor.done for actor in run.actors), run.report(found)
+    assert all(actor.done for actor in run.actors if actor.weight), run.report(found)
     with pair.connect() as session:
         row = session.execute("select timeline_id from pg_control_checkpoint()").fetchone()
     # One more at the end of the run.
@@ -45,4 +45,4 @@ def test_a_standby_that_lacks_commits_hands_out_no_number_again(pair: Pair) -> N
     against = {what for kind in found.values() for what in kind}
     assert not against & NEVER_TWICE, run.report(found)
     # That something is missing has to be seen, or the test above says nothing.
-    assert against & {"lost, or not for all", "lost", "lost_writes"}, run.report(found)
+    assert against & {"lost", "lost_writes"}, run.report(found)

@@ -1,0 +1,135 @@
+"""The server broken on purpose, a function for each way: a harness is worth something if it notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+Session = psycopg.Connection[Any]
+
+
+def rewrite(session: Session, *changes: tuple[str, str]) -> None:
+    """Changes the sources that the extension carries, for sessions to come."""
+    row = session.execute("select _caliber_python()").fetchone()
+    assert row
+    source: str = row[0]
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    session.execute("create temp table if not exists broken (source text)")
+    session.execute("truncate broken")
+    session.execute("insert into broken values (%s)", (source,))
+    session.execute(
+        "do $do$ begin execute format('create or replace function public._caliber_python() returns text"
+        " language sql immutable set search_path = pg_catalog, pg_temp as %L',"
+        " format('select %L', (select source from broken))); end $do$"
+    )
+
+
+def claim_without_row_lock(session: Session) -> None:
+    # A row that has moved meanwhile is found again, as it would be by its key.
+    key = (
+        "where (d.message_id, d.queue_id) in (select x.message_id, x.queue_id from"
+        " @caliber_schema@.caliber_delivery as x where x.ctid = any (array(select p.place from picked as p)))"
+    )
+    rewrite(
+        session,
+        ("            for no key update skip locked\n        ) as free", "        ) as free"),
+        ("where d.ctid = any (array(select p.place from picked as p))", key),
+    )
+
+
+def synchronous_commit_off(session: Session) -> None:
+    session.execute("alter system set synchronous_commit = off")
+    # Nor is it written soon by somebody else.
+    session.execute("alter system set wal_writer_delay = '10s'")
+    session.execute("alter system set wal_writer_flush_after = '1GB'")
+    session.execute("select pg_reload_conf()")
+
+
+def accept_check_then_act(session: Session) -> None:
+    """Whether a task is free is looked at once, and not again after waiting for its row."""
+    rewrite(
+        session,
+        (
+            """        where d.delegation_id = $1
+            and d.status = 'pending'
+            and (d.expires_at is null or d.expires_at > pg_catalog.clock_timestamp())
+            and (
+                d.delegatee_agent_id = $2
+                or (d.delegatee_agent_id is null and d.delegatee_agent_type = $5 and d.team_id = $6)
+            )""",
+            """        where d.delegation_id = (
+                select x.delegation_id from @caliber_schema@.caliber_delegation as x
+                where x.delegation_id = $1 and x.status = 'pending'
+            )""",
+        ),
+    )
+
+
+def budget_without_row_lock(session: Session) -> None:
+    """What is left is reckoned on rows that others reckon on too."""
+    rewrite(
+        session,
+        (
+            "where d.delegation_id = $1\n        )\n    for no key update\n",
+            "where d.delegation_id = $1\n        )\n",
+        ),
+        ("order by d.depth, d.delegation_id\n    for no key update\n", "order by d.depth, d.delegation_id\n"),
+    )
+
+
+def detect_without_turns(session: Session) -> None:
+    """Detectors do not wait for each other, and report what another has found meanwhile."""
+    rewrite(
+        session,
+        ("on conflict (trajectory_id) do update set scans = s.scans + 1", "on conflict do nothing"),
+        (
+            "on conflict on constraint caliber_conflict_pair_key do nothing",
+            "on conflict on constraint caliber_conflict_pair_key"
+            " do update set similarity = excluded.similarity",
+        ),
+        (
+            "select g.id, $2 from pg_catalog.unnest($1) as g (id)",
+            "select g.id, $2 from pg_catalog.unnest($1) as g (id) on conflict do nothing",
+        ),
+    )
+
+
+def handoff_without_row_lock(session: Session) -> None:
+    """Whoever accepts looks at rows that others change."""
+    rewrite(
+        session,
+        ('_LOCK = plan(_READ + " for update", "uuid")', '_LOCK = plan(_READ, "uuid")'),
+        ("order by a.agent_id\n    for no key update of a\n", "order by a.agent_id\n"),
+        ("where t.trajectory_id = $1\n    for no key update\n", "where t.trajectory_id = $1\n"),
+    )
+
+
+def events_by_number(session: Session) -> None:
+    """A reader that does not wait for older transactions passes by what they write."""
+    query = "select pg_get_functiondef('caliber_events_since'::regproc)"
+    row = session.execute(query).fetchone()
+    assert row
+    old = "pg_snapshot_xmin(pg_current_snapshot())"
+    assert old in row[0], row[0]
+    session.execute(row[0].replace(old, "'9223372036854775807'::xid8").encode())
+
+
+def nothing(session: Session) -> None:
+    """Of a mutant that is elsewhere, in what the clients call."""
+
+
+# With the promise that it breaks; an empty one: whatever was written last.
+MUTANTS: dict[str, tuple[Callable[[Session], None], str]] = {
+    "claim_without_row_lock": (claim_without_row_lock, "message"),
+    "lease_by_advisory_lock": (nothing, "lock"),
+    "accept_check_then_act": (accept_check_then_act, "delegation"),
+    "handoff_without_row_lock": (handoff_without_row_lock, "handoff"),
+    "budget_without_row_lock": (budget_without_row_lock, "budget"),
+    "detect_without_turns": (detect_without_turns, "conflict"),
+    "events_by_number": (events_by_number, "events"),
+    "synchronous_commit_off": (synchronous_commit_off, ""),
+}
