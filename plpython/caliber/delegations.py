@@ -171,14 +171,23 @@ _PARENT = plan(
         from @extschema@.caliber_trajectory as t
         where t.trajectory_id = $1
         union all
-        select t.trajectory_id, t.parent_trajectory_id, a.step + 1
-        from @extschema@.caliber_trajectory as t
-        inner join above as a on t.trajectory_id = a.parent_trajectory_id
+        select o.trajectory_id, o.parent_trajectory_id, a.step + 1
+        from above as a
+        cross join lateral (
+            select t.trajectory_id, t.parent_trajectory_id
+            from @extschema@.caliber_trajectory as t
+            where t.trajectory_id = a.parent_trajectory_id
+            offset 0
+        ) as o
     )
-    select d.delegation_id
+    select o.delegation_id
     from above as a
-    inner join @extschema@.caliber_delegation as d on a.trajectory_id = d.child_trajectory_id
-    where d.delegatee_agent_id = $2 and d.ended_at is null
+    cross join lateral (
+        select d.delegation_id
+        from @extschema@.caliber_delegation as d
+        where d.child_trajectory_id = a.trajectory_id and d.delegatee_agent_id = $2 and d.ended_at is null
+        offset 0
+    ) as o
     order by a.step
     limit 1
     """,

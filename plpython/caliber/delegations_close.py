@@ -7,7 +7,8 @@ from caliber.delegations_tree import Row, Tree
 from caliber.plans import plan
 
 # The trajectory of an attempt ends with it: trajectory before scope, the scope locked so that an
-# artifact on its way into it is waited for.
+# artifact on its way into it is waited for. One task, one trajectory, one open scope, each looked up and
+# not joined: a plan made while there are few must do when there are many.
 TRAJECTORY_ENDS = """
     finished as (
         update @extschema@.caliber_trajectory as t
@@ -17,20 +18,18 @@ TRAJECTORY_ENDS = """
             status_changed_at = pg_catalog.clock_timestamp(),
             finished_at = pg_catalog.clock_timestamp()
         from {over} as o
-        where t.trajectory_id = o.child_trajectory_id and t.finished_at is null
+        where t.trajectory_id = (select x.child_trajectory_id from {over} as x) and t.finished_at is null
         returning t.trajectory_id
     ),
     closed as (
         update @extschema@.caliber_scope as s
         set closed_at = pg_catalog.clock_timestamp()
-        from (
-            select x.scope_id
-            from @extschema@.caliber_scope as x
-            inner join finished as f on x.trajectory_id = f.trajectory_id
-            where x.closed_at is null
-            for update of x
-        ) as open
-        where s.scope_id = open.scope_id
+        where s.scope_id = (
+                select x.scope_id
+                from @extschema@.caliber_scope as x
+                where x.trajectory_id = (select f.trajectory_id from finished as f) and x.closed_at is null
+                for update
+            )
     )
 """
 

@@ -27,6 +27,8 @@ _ROOT = plan(
     "uuid",
 )
 
+# A plan that is made while there are few tasks is kept when there are many. The offsets here, and the
+# lock in a part of its own further down, keep what is looked up one by one from being joined.
 _ABOVE = plan(
     """
     with recursive above as (
@@ -34,9 +36,14 @@ _ABOVE = plan(
         from @extschema@.caliber_delegation as d
         where d.delegation_id = $1
         union all
-        select d.delegation_id, d.parent_delegation_id
-        from @extschema@.caliber_delegation as d
-        inner join above as a on d.delegation_id = a.parent_delegation_id
+        select o.delegation_id, o.parent_delegation_id
+        from above as a
+        cross join lateral (
+            select d.delegation_id, d.parent_delegation_id
+            from @extschema@.caliber_delegation as d
+            where d.delegation_id = a.parent_delegation_id
+            offset 0
+        ) as o
     )
     select a.delegation_id from above as a
     """,
@@ -51,33 +58,42 @@ _BELOW = plan(
         from @extschema@.caliber_delegation as d
         where d.parent_delegation_id = $1 and d.ended_at is null
         union all
-        select d.delegation_id
-        from @extschema@.caliber_delegation as d
-        inner join below as b on d.parent_delegation_id = b.delegation_id
-        where d.ended_at is null
+        select o.delegation_id
+        from below as b
+        cross join lateral (
+            select d.delegation_id
+            from @extschema@.caliber_delegation as d
+            where d.parent_delegation_id = b.delegation_id and d.ended_at is null
+            offset 0
+        ) as o
     )
     select b.delegation_id from below as b
     """,
     "uuid",
 )
 
+# In the order given, from the top down.
 _LOCK = plan(
     """
-    select
-        d.delegation_id, d.parent_delegation_id, d.root_delegation_id, d.team_id, d.delegator_agent_id,
-        d.delegatee_agent_id, d.delegatee_agent_type, d.chain, d.depth, d.status, d.priority, d.title,
-        d.delegates, d.rejected_by, d.parent_trajectory_id, d.child_trajectory_id, d.deadline, d.expires_at,
-        d.timeout_seconds, d.max_tokens, d.max_tool_calls, d.max_retries, d.attempts, d.tokens_used,
-        d.tool_calls_used, d.cost_used, d.budget_tokens, d.budget_cost, d.tokens_reserved,
-        d.cost_reserved, d.tokens_below, d.cost_below, d.open_children, d.ended_at, d.error,
-        d.result_status, d.summary, d.produced_artifacts, d.produced_notes, d.result_artifacts,
-        d.status in ('accepted', 'in_progress') as accepted,
-        coalesce(d.expires_at <= pg_catalog.clock_timestamp(), false) as lapsed,
-        coalesce(d.deadline <= pg_catalog.clock_timestamp(), false) as too_late
-    from @extschema@.caliber_delegation as d
-    where d.delegation_id = any ($1)
-    order by d.depth, d.delegation_id
-    for no key update
+    select t.*
+    from pg_catalog.unnest($1) as w (delegation_id)
+    cross join lateral (
+        select
+            d.delegation_id, d.parent_delegation_id, d.root_delegation_id, d.team_id,
+            d.delegator_agent_id, d.delegatee_agent_id, d.delegatee_agent_type, d.chain, d.depth,
+            d.status, d.priority, d.title, d.delegates, d.rejected_by, d.parent_trajectory_id,
+            d.child_trajectory_id, d.deadline, d.expires_at, d.timeout_seconds, d.max_tokens,
+            d.max_tool_calls, d.max_retries, d.attempts, d.tokens_used, d.tool_calls_used, d.cost_used,
+            d.budget_tokens, d.budget_cost, d.tokens_reserved, d.cost_reserved, d.tokens_below,
+            d.cost_below, d.open_children, d.ended_at, d.error, d.result_status, d.summary,
+            d.produced_artifacts, d.produced_notes, d.result_artifacts,
+            d.status in ('accepted', 'in_progress') as accepted,
+            coalesce(d.expires_at <= pg_catalog.clock_timestamp(), false) as lapsed,
+            coalesce(d.deadline <= pg_catalog.clock_timestamp(), false) as too_late
+        from @extschema@.caliber_delegation as d
+        where d.delegation_id = w.delegation_id
+        for no key update
+    ) as t
     """,
     "uuid[]",
 )
@@ -86,23 +102,19 @@ _WRITE = plan(
     """
     update @extschema@.caliber_delegation as d
     set
-        tokens_reserved = w.tokens_reserved,
-        cost_reserved = w.cost_reserved,
-        tokens_below = w.tokens_below,
-        cost_below = w.cost_below,
-        open_children = w.open_children
-    from rows from (
-        pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4),
-        pg_catalog.unnest($5), pg_catalog.unnest($6)
-    ) as w (delegation_id, tokens_reserved, cost_reserved, tokens_below, cost_below, open_children)
-    where d.delegation_id = w.delegation_id
+        tokens_reserved = $2,
+        cost_reserved = $3,
+        tokens_below = $4,
+        cost_below = $5,
+        open_children = $6
+    where d.delegation_id = $1
     """,
-    "uuid[]",
-    "int8[]",
-    "numeric[]",
-    "int8[]",
-    "numeric[]",
-    "int4[]",
+    "uuid",
+    "int8",
+    "numeric",
+    "int8",
+    "numeric",
+    "int4",
 )
 
 _COLUMNS = ("tokens_reserved", "cost_reserved", "tokens_below", "cost_below", "open_children")
@@ -118,7 +130,7 @@ class Tree:
         self._changed: set[str] = set()
         if not _ROOT.rows(delegation_id):
             rules.missing(delegation_id)
-        self._lock([row["delegation_id"] for row in _ABOVE.rows(delegation_id)])
+        self._lock([row["delegation_id"] for row in _ABOVE.rows(delegation_id)][::-1])
 
     def _lock(self, wanted: list[str]) -> list[Row]:
         locked = [dict(row) for row in _LOCK.rows([i for i in wanted if i not in self._rows])]
@@ -200,11 +212,10 @@ class Tree:
         return None
 
     def write(self) -> None:
-        if self._changed:
-            rows = [self._rows[i] for i in sorted(self._changed)]
-            columns = ([row[column] for row in rows] for column in ("delegation_id", *_COLUMNS))
-            _WRITE.rows(*columns)
-            self._changed.clear()
+        for delegation_id in sorted(self._changed):
+            row = self._rows[delegation_id]
+            _WRITE.rows(delegation_id, *(row[column] for column in _COLUMNS))
+        self._changed.clear()
 
 
 def _budgeted(row: Row, kind: str) -> bool:

@@ -108,19 +108,35 @@ returns setof @extschema@.caliber_delegations
 language sql
 stable
 begin atomic
+    -- Each kind by its own index; what has ended is not even looked for unless it is asked for.
     select v.*
-    from @extschema@.caliber_delegations as v
-    where (
-            v.delegatee_agent_id = $1
-            or v.delegator_agent_id = $1
-            or (
-                v.delegatee_agent_id is null
-                and (v.team_id, v.delegatee_agent_type) = (
-                    select a.team_id, a.agent_type from @extschema@.caliber_agent as a where a.agent_id = $1
-                )
+    from (
+        select d.*
+        from @extschema@.caliber_delegations as d
+        where d.delegatee_agent_id = $1 and d.ended_at is null
+        union all
+        select d.*
+        from @extschema@.caliber_delegations as d
+        where d.delegator_agent_id = $1 and d.ended_at is null
+        union all
+        select d.*
+        from @extschema@.caliber_delegations as d
+        where d.delegatee_agent_id is null
+            and d.ended_at is null
+            and d.delegator_agent_id <> $1
+            and d.team_id = (select a.team_id from @extschema@.caliber_agent as a where a.agent_id = $1)
+            and d.delegatee_agent_type = (
+                select a.agent_type from @extschema@.caliber_agent as a where a.agent_id = $1
             )
-        )
-        and (not $2 or v.ended_at is null)
+        union all
+        select d.*
+        from @extschema@.caliber_delegations as d
+        where d.delegatee_agent_id = $1 and d.ended_at is not null and not $2
+        union all
+        select d.*
+        from @extschema@.caliber_delegations as d
+        where d.delegator_agent_id = $1 and d.ended_at is not null and not $2
+    ) as v
     order by v.priority desc, v.delegation_id asc
     limit case
         when $3 between 1 and 1000 then $3
@@ -159,8 +175,14 @@ begin atomic
             v.*,
             t.level + 1,
             t.place || v.delegation_id
-        from @extschema@.caliber_delegations as v
-        inner join tree as t on v.parent_delegation_id = t.delegation_id
+        from tree as t
+        -- The offset has the sub-tasks of each looked up by index, and not all tasks joined.
+        cross join lateral (
+            select o.*
+            from @extschema@.caliber_delegations as o
+            where o.parent_delegation_id = t.delegation_id
+            offset 0
+        ) as v
     )
 
     select
