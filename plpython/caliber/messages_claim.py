@@ -160,7 +160,7 @@ def receive(
         refuse(agent_id, agent_type, incarnation)
     if rows[0]["message"] is None:
         # What was tried too often is passed over, and given up when there is nothing else to do.
-        messages_bury.bury(marks.queues, min(marks.own, marks.shared))
+        messages_bury.bury(marks.queues(), min(marks.own, marks.shared))
         return []
     return [row["message"] for row in rows]
 

@@ -44,6 +44,8 @@ _START = plan(
     "text",
 )
 
+_STORED = plan("select from @extschema@.caliber_queue_mark limit 1")
+
 _DRAWN = plan(
     """
     select s.last_value as drawn
@@ -120,39 +122,59 @@ class Queue:
 
 
 class Marks:
-    """The two queues an agent takes from."""
+    """The two queues an agent takes from; which they are is looked up when it is asked for."""
 
-    __slots__ = ("_calls", "_own", "_shared", "own", "queues", "shared")
+    __slots__ = ("_agent", "_calls", "_found", "own", "shared")
 
-    def __init__(self, own: Queue, shared: Queue) -> None:
-        self._own, self._shared = own, shared
-        self.own, self.shared = own.low, shared.low
-        self.queues = [own.queue_id, shared.queue_id]
+    def __init__(self, agent_id: str | None, agent_type: str | None) -> None:
+        self._agent = (agent_id, agent_type)
+        self._found: tuple[Queue, ...] = ()
+        self.own = self.shared = 0
         self._calls = 0
+
+    def found(self) -> tuple[Queue, ...]:
+        """Its inbox and the queue of its type; nothing when there is no such agent."""
+        if not self._found:
+            row = _START.one(*self._agent)
+            if row is not None:
+                self._found = (Queue(row["own_id"], row["own"]), Queue(row["shared_id"], row["shared"]))
+                self.own, self.shared = row["own"], row["shared"]
+        return self._found
+
+    def queues(self) -> list[str]:
+        return [queue.queue_id for queue in self.found()]
 
     def count(self) -> None:
         self._calls += 1
         if self._calls % EVERY == 0:
             drawn = _DRAWN.one()
-            if drawn is not None:
-                self._own.refresh(drawn["drawn"])
-                self._shared.refresh(drawn["drawn"])
-                self.own, self.shared = self._own.low, self._shared.low
+            if drawn is not None and self.found():
+                for queue in self._found:
+                    queue.refresh(drawn["drawn"])
+                self.own, self.shared = (queue.low for queue in self._found)
 
 
-_NONE = Marks(Queue("", 0), Queue("", 0))
 _marks: dict[tuple[str | None, str | None], Marks] = {}
+_any_stored = False
 
 
 def of(agent_id: str | None, agent_type: str | None) -> Marks:
     marks = _marks.get((agent_id, agent_type))
     if marks is None:
-        row = _START.one(agent_id, agent_type)
-        if row is None:
-            return _NONE
-        if len(_marks) > _MOST_QUEUES:
-            _marks.clear()
-        marks = Marks(Queue(row["own_id"], row["own"]), Queue(row["shared_id"], row["shared"]))
-        _marks[agent_id, agent_type] = marks
+        marks = _begun(agent_id, agent_type)
     marks.count()
+    return marks
+
+
+def _begun(agent_id: str | None, agent_type: str | None) -> Marks:
+    """Most databases have stored no mark at all. Then a session that serves many agents need not
+    ask for those of each, and looks now and then whether that is still so."""
+    global _any_stored
+    if len(_marks) > _MOST_QUEUES:
+        _marks.clear()
+    if not _any_stored and len(_marks) % EVERY == 0:
+        _any_stored = bool(_STORED.rows())
+    marks = _marks[agent_id, agent_type] = Marks(agent_id, agent_type)
+    if _any_stored:
+        marks.found()
     return marks

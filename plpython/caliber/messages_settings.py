@@ -69,8 +69,18 @@ def forget() -> None:
 
 def new_id(settings: Settings) -> str:
     """As caliber_uuid_v7 makes it, but where no statement has to: 1 µs against 5."""
-    ticks = time.time_ns() * 4096 // 1_000_000
-    tail = int.from_bytes(urandom(8), "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
-    if settings.shard is not None:
-        tail = tail & ~0x3FF | settings.shard
-    return f"{ticks >> 12:012x}7{ticks & 0xFFF:03x}{tail:016x}"
+    return new_ids(settings, 1)[0]
+
+
+def new_ids(settings: Settings, count: int) -> list[str]:
+    """As many, in rising order."""
+    first = time.time_ns() * 4096 // 1_000_000
+    luck = urandom(8 * count)
+    ids = []
+    for n in range(count):
+        ticks = first + n
+        tail = int.from_bytes(luck[8 * n : 8 * n + 8], "big") & 0x3FFFFFFFFFFFFFFF | 0x8000000000000000
+        if settings.shard is not None:
+            tail = tail & ~0x3FF | settings.shard
+        ids.append(f"{ticks >> 12:012x}7{ticks & 0xFFF:03x}{tail:016x}")
+    return ids
