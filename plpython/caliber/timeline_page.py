@@ -121,8 +121,6 @@ def _sample(kind: str) -> str:
         head = '<path class="tip" d="M28 8l-7-4v8z"/>'
         line = '<line class="arrow" x1="3" y1="8" x2="22" y2="8"/>'
         return f'{line}<circle class="dot" cx="4" cy="8" r="3"/>{head}'
-    if kind == "conflict":
-        return f'<line class="arrow" x1="5" y1="8" x2="25" y2="8"/>{_shape(kind, 5, 8)}{_shape(kind, 25, 8)}'
     return _shape(kind, 15, 8)
 
 
@@ -169,7 +167,7 @@ def _chart(chart: Chart) -> str:
         '<section class="chart" aria-label="Chart">'
         f'<div class="lanes"><div style="height:{AXIS}px"></div>{labels}</div>'
         f'<div class="scroll" tabindex="0"><svg width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" preserveAspectRatio="xMinYMin" role="img" '
         'aria-label="Agents as lanes, time from left to right; the table below has the same.">'
         f"{''.join(parts)}</svg></div></section>{empty}"
     )
