@@ -367,3 +367,9 @@ select caliber_delegation_wait(:'logs') as logs;
 -- Both results are in kyra's inbox.
 select message_type, priority, payload -> 'result' ->> 'summary' as summary
 from caliber_message_inbox(:'kyra') where message_type = 'task_result' order by message_id;
+
+-- === 19. Timeline ===
+-- The whole audit, from its start to the last result. As a page for a browser:
+-- psql -At -c "select caliber_timeline_html('…')" > timeline.html
+select to_char(elapsed, 'MI:SS.MS') as elapsed, agent, kind, what from caliber_timeline(:'audit') where kind = 'delegation';
+select left(caliber_timeline_html(:'audit'), 15) as page;

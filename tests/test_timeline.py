@@ -152,6 +152,15 @@ def test_conflicts_and_what_became_of_them(db: Connection, cast: Cast) -> None:
     ]
 
 
+def test_a_write_against_an_old_version(db: Connection, cast: Cast) -> None:
+    call = "select caliber_region_create(%s, 'team', 'r', conflict_resolution => 'manual')"
+    region = scalar(db, call, cast.worker)
+    for value in ("1", "2"):
+        put = "select * from caliber_region_put(%s, %s, 'k', %s, expected_version => 0)"
+        db.execute(put, (cast.worker, region, value))
+    assert marks(db, cast.work, "conflict") == [("wim", "region conflict")]
+
+
 def test_what_else_belongs_to_it(db: Connection, cast: Cast) -> None:
     db.execute("select caliber_note_add(%s, 'gotcha', 'mind the gap', %s)", (cast.worker, cast.work))
     db.execute("select caliber_checkpoint_save(%s, 'commit', 'abc')", (cast.worker,))

@@ -164,7 +164,11 @@ _SETTLE = plan(
             'region_conflict', 'state', $9,
             'write to ' || b.key || ' of region ' || r.name || ' had seen version ' || $6
             || ' and found ' || b.version || ': ' || $7,
-            $1, r.team_id, reference_type => 'region', reference_id => b.region_id::text,
+            $1, r.team_id,
+            trajectory_id => (
+                select w.current_trajectory_id from @extschema@.caliber_agent as w where w.agent_id = $1
+            ),
+            reference_type => 'region', reference_id => b.region_id::text,
             details => pg_catalog.jsonb_build_object('conflict_id', c.conflict_id, 'outcome', $7)
         ) end as event_id,
         case when c.conflict_id is not null then @extschema@._caliber_conflict_of_write(

@@ -171,7 +171,8 @@ class Chart:
         chosen: list[tuple[float, dict[str, Any]]] = []
         for mark in self.marks:
             place = self.scale(float(mark["at"]))
-            if not chosen or place - chosen[-1][0] >= TICK_ROOM:
+            # The first one has the day as well.
+            if not chosen or place - chosen[-1][0] >= TICK_ROOM * (1.2 if len(chosen) == 1 else 1):
                 chosen.append((place, mark))
         return chosen
 

@@ -44,7 +44,7 @@ def page(timeline: str | None) -> str:
     import json
 
     data = json.loads(timeline) if timeline else None
-    if not isinstance(data, dict) or "trajectory_id" not in data:
+    if not isinstance(data, dict):
         errors.invalid("timeline", timeline, "must be a timeline")
     chart = Chart(data)
     name = esc(data.get("name"))
@@ -144,6 +144,8 @@ def _cuts(chart: Chart) -> str:
 
 
 def _chart(chart: Chart) -> str:
+    if not chart.marks:
+        return '<p class="chart empty">Nothing has happened here, or nothing that you can see.</p>'
     labels = "".join(
         f'<div class="lane-name" style="height:{lane.height:g}px" title="{esc(lane.name)}">'
         f"<span>{esc(lane.name)}</span><small>{_counted(lane)}</small></div>"
@@ -152,7 +154,7 @@ def _chart(chart: Chart) -> str:
     parts = [_lane(chart, lane, i) for i, lane in enumerate(chart.lanes.values())]
     parts += [_pause(chart, *pause) for pause in chart.scale.pauses]
     parts += [_tick(chart, place, mark) for place, mark in chart.ticks()]
-    if chart.running and chart.marks:
+    if chart.running:
         parts.append(_now(chart))
     numbered = list(enumerate(chart.marks))
     # Bands below, arrows over them, points on top: what is small is not covered.
@@ -160,16 +162,13 @@ def _chart(chart: Chart) -> str:
     parts += [_span(chart, n, m) for n, m in numbered if m["kind"] == "lock"]
     parts += [_mark(chart, n, m) for n, m in numbered if m["kind"] != "lock"]
     width, height = chart.scale.width, chart.height
-    empty = (
-        "" if chart.marks else '<p class="empty">Nothing has happened here, or nothing that you can see.</p>'
-    )
     return (
         '<section class="chart" aria-label="Chart">'
         f'<div class="lanes"><div style="height:{AXIS}px"></div>{labels}</div>'
         f'<div class="scroll" tabindex="0"><svg width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" preserveAspectRatio="xMinYMin" role="img" '
+        'role="img" '
         'aria-label="Agents as lanes, time from left to right; the table below has the same.">'
-        f"{''.join(parts)}</svg></div></section>{empty}"
+        f"{''.join(parts)}</svg></div></section>"
     )
 
 

@@ -43,9 +43,9 @@ font-size:13px;font-weight:600;border:1px solid currentColor;color:var(--scope)}
 .cut{margin:0 0 10px;padding:8px 12px;border-left:3px solid var(--note);background:var(--card);
 border-radius:0 6px 6px 0;font-size:14px}
 .chart{display:flex;background:var(--card);border:1px solid var(--line);border-radius:10px;overflow:hidden}
-.lanes{flex:0 0 148px;width:148px;min-width:0;border-right:1px solid var(--line)}
+.lanes{flex:0 0 172px;width:172px;min-width:0;border-right:1px solid var(--line)}
 .lane-name{padding:8px 12px;display:flex;flex-direction:column;justify-content:flex-start;overflow:hidden}
-.lane-name span{font-weight:600;font-size:14px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.lane-name span{font-weight:600;font-size:13px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .lane-name small{color:var(--soft);font-size:12px;line-height:1.3;white-space:nowrap;
 overflow:hidden;text-overflow:ellipsis}
 .lane-name:nth-child(odd){background:var(--odd)}
@@ -74,6 +74,7 @@ svg a{outline:none}
 table{border-collapse:collapse;width:100%;background:var(--card);border:1px solid var(--line);font-size:14px}
 th,td{text-align:left;vertical-align:top;padding:6px 12px;border-top:1px solid var(--line)}
 td{overflow-wrap:anywhere}
+thead th:nth-child(4){width:58%}
 thead th{font-size:12px;color:var(--soft);font-weight:600;border-top:0}
 tr.day th{background:var(--odd);font-size:12px;color:var(--soft)}
 tr:target td{background:var(--hot)}
@@ -84,7 +85,7 @@ tr:target td{background:var(--hot)}
 .kind{color:var(--c);font-weight:600;white-space:nowrap}
 .details,.below{color:var(--soft);font-size:13px}
 .below{font-style:italic}
-.empty{padding:14px;color:var(--soft)}
+.empty{margin:18px 0;padding:20px;color:var(--soft)}
 footer{color:var(--soft);font-size:12px;padding-top:18px;padding-bottom:30px}
 @media(max-width:640px){
 header,main,footer{padding-left:12px;padding-right:12px}

@@ -426,7 +426,7 @@ begin atomic
                 when e.reference_type in ('delegation', 'handoff', 'conflict', 'message', 'note', 'artifact')
                     then e.reference_type
                 when e.event_type like 'trajectory\_%' then 'trajectory'
-                when e.event_type = 'conflicts_detected' then 'conflict'
+                when e.event_type in ('conflicts_detected', 'region_conflict') then 'conflict'
                 else 'event'
             end,
             e.event_type, pg_catalog.replace(e.event_type, '_', ' '), e.summary, e.event_id::text
@@ -435,7 +435,8 @@ begin atomic
             select e.*
             from @extschema@.caliber_event as e
             where e.trajectory_id = w.trajectory_id
-                and e.recorded_at >= w.since and e.recorded_at < w.until
+                -- Not for an index: a trajectory has few, and a range of time has many.
+                and (e.recorded_at >= w.since and e.recorded_at < w.until) is true
                 and (
                     e.reported
                     or (

@@ -100,6 +100,7 @@ BY_TYPE: dict[str, str] = {
     "text": "{word}",
     "name": "{word}",
     "jsonb": '{{"{word}": "{word}"}}',
+    "json": '{{"{word}": "{word}"}}',
     "boolean": "true",
     "bytea": "{word}",
     "integer": "1",
