@@ -206,6 +206,19 @@ def test_escalation_passes_by_the_terminated_and_ends_in_a_circle(db: Connection
     assert (row["escalated_to"], row["needs_human"]) == (team.ann, False)
 
 
+def test_a_circle_of_the_living_ends_at_a_person(db: Connection, team: Team) -> None:
+    db.execute("update caliber_agent set reports_to = %s where agent_id = %s", (team.lead, team.boss))
+    key = team.conflict()["conflict_id"]
+    agent: object = team.ann
+    levels = 0
+    while agent is not None and levels < 100:
+        (row,) = db.execute(RESOLVE_AS, (key, "escalate", agent)).fetchall()
+        agent = row["escalated_to"]
+        levels += 1
+        assert row["needs_human"] is (agent is None)
+    assert levels == 33
+
+
 def test_a_full_queue_does_not_keep_it_from_going_up(db: Connection, team: Team) -> None:
     db.execute("select caliber_config_set('message_queue_limit', '1')")
     for _ in range(2):

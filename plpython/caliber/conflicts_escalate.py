@@ -10,6 +10,9 @@ import plpy
 from caliber import errors
 from caliber.plans import plan
 
+# As deep as no order of agents is: whoever has passed it on in a circle so often needs a person.
+MAX_LEVELS = 32
+
 # Up from an agent, past those that are terminated; a circle of reports_to ends where it began.
 _ABOVE = plan(
     """
@@ -99,6 +102,8 @@ def escalate(conflict: dict[str, Any], reason: str) -> list[dict[str, Any]]:
 
 def _above(conflict: dict[str, Any]) -> dict[str, Any] | None:
     """Of whoever has it now; at first, of whoever decides, else of those whose items these are."""
+    if conflict["escalation_level"] >= MAX_LEVELS:
+        return None
     if conflict["was_escalated"]:
         return _ABOVE.one(conflict["escalated_to"])
     for agent in (

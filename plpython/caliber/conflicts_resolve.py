@@ -23,7 +23,15 @@ _FOUND = """
             when 'resource_contention' then
                 c.team_id is not null and a.agent_id in (c.agent_a_id, c.agent_b_id)
             else
-                a.agent_id in (c.agent_a_id, c.agent_b_id, t.agent_id)
+                t.agent_id = a.agent_id
+                or not exists (
+                    select from pg_catalog.unnest(array[c.agent_a_id, c.agent_b_id]) as w (agent_id)
+                    where w.agent_id <> a.agent_id and not exists (
+                        select from @extschema@.caliber_grant as g
+                        where g.grantee_agent_id = a.agent_id and g.target_agent_id = w.agent_id
+                            and g.capability = 'read_transcript'
+                    )
+                )
                 or c.team_id = a.team_id
                 and @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'team'
                 or @extschema@._caliber_reach(a.memory_access, 'read', 'artifact') = 'global'

@@ -179,6 +179,7 @@ comment on column @extschema@.caliber_conflict_compared.dimensions is 'Of its em
 
 alter table @extschema@.caliber_conflict enable row level security;
 -- A region's conflicts are for those who see the region. Agents of two teams are not told of each other.
+-- The evidence repeats words of both texts, so a conflict of artifacts is for those who read both.
 create policy caliber_conflict_read on @extschema@.caliber_conflict for select
 using (
     (select @extschema@._caliber_sees_all())
@@ -197,12 +198,18 @@ using (
         else
             (select @extschema@._caliber_reads_all('artifact'))
             or team_id = (select @extschema@._caliber_reads_team('artifact'))
-            or agent_a_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-            or agent_b_id = any((select @extschema@._caliber_readable_agents())::uuid[])
             or exists (
                 select from @extschema@.caliber_trajectory as t
                 where t.trajectory_id = caliber_conflict.trajectory_id
                     and t.agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            )
+            or exists (
+                select from @extschema@.caliber_artifact as r
+                where r.artifact_id = caliber_conflict.item_a_id
+            )
+            and exists (
+                select from @extschema@.caliber_artifact as r
+                where r.artifact_id = caliber_conflict.item_b_id
             )
     end
 );
