@@ -368,7 +368,34 @@ select caliber_delegation_wait(:'logs') as logs;
 select message_type, priority, payload -> 'result' ->> 'summary' as summary
 from caliber_message_inbox(:'kyra') where message_type = 'task_result' order by message_id;
 
--- === 19. Timeline ===
+-- === 19. Handoffs ===
+-- luke hands the rest of a review to ada, with the lease on the file. Nothing moves before she accepts.
+select caliber_trajectory_start('review of auth', :'luke') as reviewing
+\gset
+select caliber_lock_acquire(:'luke', 'file', 'src/auth/jwt.py', 'exclusive', 60000) as lease
+\gset
+select caliber_variable_set(:'reviewing', 'severity', '"high"') as version;
+select caliber_initiate_handoff(:'luke', null, :'reviewing', 'specialization', 'hashing is fine, tokens never expire',
+    array['look for reuse in the logs'], to_agent_id => :'ada_of_data', lock_ids => array[:'lease'::uuid]) as handoff
+\gset
+select status, reason, warnings from caliber_accept_handoff(:'handoff', :'ada_of_data');
+select a.name as owner, l.resource_id as file, l.holder_agent_id = a.agent_id as has_the_lease
+from caliber_trajectory as t join caliber_agent as a using (agent_id), caliber_lock as l
+where t.trajectory_id = :'reviewing' and l.resource_type = 'file' and l.resource_id = 'src/auth/jwt.py';
+select caliber_handoff_context(:'handoff');
+
+-- Who cannot take it does not: an outcome with its reason, and recorded as such.
+select caliber_initiate_handoff(:'ada_of_data', null, :'reviewing', 'capability_mismatch', 'needs a cryptographer',
+    to_agent_id => :'kyra', required_capabilities => array['cryptography']) as refused
+\gset
+select status, status_reason from caliber_handoffs where handoff_id = :'refused';
+select caliber_complete_handoff(:'handoff', :'ada_of_data') as status;
+
+-- The trail is chained: nobody changes it unnoticed.
+select event_type, reason from caliber_audit_trail(trajectory_id => :'reviewing');
+select count(*) as problems from caliber_audit_verify();
+
+-- === 20. Timeline ===
 -- The whole audit, from its start to the last result. As a page for a browser:
 -- psql -At -c "select caliber_timeline_html('…')" > timeline.html
 select to_char(elapsed, 'MI:SS.MS') as elapsed, agent, kind, what from caliber_timeline(:'audit') where kind = 'delegation';

@@ -162,11 +162,11 @@ def reroute(
     checks.required("handoff_id", handoff_id)
     checks.required("agent_id", agent_id)
     messages_rules.refuse_recipient(str(agent_id), to_agent_id)
-    if to_agent_id == agent_id:
-        errors.invalid("to_agent_id", to_agent_id, "must be another agent")
     handoff = handoffs_store.peek(handoff_id)
     if handoff["from_agent_id"] != agent_id:
         memory_rules.missing("handoff", handoff_id)
+    if to_agent_id == agent_id:
+        errors.invalid("to_agent_id", to_agent_id, "must be another agent")
     _, _, locked = handoffs.sender_of(agent_id, handoff["trajectory_id"], incarnation)
     handoff = handoffs_store.lock(handoff_id)
     if handoff["status"] not in REROUTED_FROM or handoffs_store.late(handoff):

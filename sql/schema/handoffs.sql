@@ -26,14 +26,12 @@
 -- further attempts, other agents and escalations, is left to the next handoff of the trajectory
 -- or to _caliber_handoffs_expire.
 --
--- Where the trajectory is the work of a task, of a delegation or of another handoff, who takes it over
--- takes the task: the same transaction makes it the delegatee. One that is in the chain of that task
--- cannot have it for good. An agent's load is what it has: its active trajectories, tasks and handoffs
--- among them.
+-- Who takes over the trajectory of a task takes the task: it is the delegatee from then on. One that
+-- is in the chain of that task cannot have it for good. An agent's load is what it has: its active
+-- trajectories, tasks and handoffs among them.
 --
--- Locks are taken in the order agents (parents before children, then by id), the tree of the task
--- behind the trajectory, trajectory, handoff, broadcast group, scopes, leases, head of the audit
--- chain; the messages come last. Tasks come before trajectories there too.
+-- Locks are taken in the order agents (parents first, then by id), tree of the task, trajectory,
+-- handoff, head of the audit chain, scopes, leases, broadcast group; the messages come last.
 --
 -- There are no foreign keys to agents and contexts: agents are never deleted, contexts are purged.
 

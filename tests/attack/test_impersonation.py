@@ -27,6 +27,7 @@ NOT_THE_ACTOR: dict[tuple[str, str], str] = {
     ("caliber_region_revoke", "agent_id"): "the caller takes that back",
     ("caliber_message_send", "to_agent_id"): "a message goes to agents of the caller's own team",
     ("caliber_initiate_handoff", "to_agent_id"): "a handoff goes to agents the caller may send to",
+    ("caliber_reroute_handoff", "to_agent_id"): "the same for whom else it is offered to",
 }
 
 # What an agent may say of itself, whoever the thing belongs to that it names.

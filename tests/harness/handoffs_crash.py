@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
+import sys
 import threading
 import time
 import uuid
@@ -228,19 +230,25 @@ class Run:
 
     def go(self, steps: list[str] | None = None) -> list[str]:
         for step in steps or STEPS:
+            before = dict(self.done)
             for _ in range(self.kills):
                 self.round(step)
+                self.done["kills"] += 1
+            after = self.done["after"] - before.get("after", 0)
+            print(
+                f"{step}: {self.kills} × kill -9, {after} of {self.kills * CLIENTS} had happened", flush=True
+            )
         return self.findings()
 
     def findings(self) -> list[str]:
         return [f"{times} × {what}" for what, times in sorted(self.found.items()) if times]
 
     def summary(self) -> str:
-        kills = self.kills * len(STEPS)
+        done = self.done
         return (
-            f"{kills} × kill -9 at {len(STEPS)} steps, {self.done['before'] + self.done['after']} handoffs:"
-            f" {self.done['before']} stood before the step, {self.done['after']} after it,"
-            f" {self.done['told']} clients had an answer"
+            f"{done['kills']} × kill -9 at {len(STEPS)} steps, {done['before'] + done['after']} handoffs:"
+            f" {done['before']} stood before the step, {done['after']} after it,"
+            f" {done['told']} clients had an answer"
         )
 
 
@@ -249,6 +257,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="at each step")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    # Whoever ends it early ends its server too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended early"))
     cluster = Cluster()
     try:
         cluster.start()
