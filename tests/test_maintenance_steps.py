@@ -141,7 +141,7 @@ def test_everything_is_done_once_by_many_at_a_time(db: Connection, connect: Conn
             rows = session.execute("select step, done, problem from caliber_tick(2)").fetchall()
             with mutex:
                 done.update({str(row["step"]): int(str(row["done"])) for row in rows})
-                problems.extend(row["problem"] for row in rows if "busy" not in (row["problem"] or "busy"))
+                problems.extend(row["problem"] for row in rows if "busy" not in str(row["problem"] or "busy"))
 
     threads = [threading.Thread(target=work, args=(connect(),)) for _ in range(4)]
     for thread in threads:
