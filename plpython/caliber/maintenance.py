@@ -8,6 +8,7 @@ from typing import Any
 import plpy
 
 from caliber import (
+    audit,
     callers,
     checks,
     context,
@@ -59,6 +60,7 @@ STEPS: tuple[tuple[str, Callable[[int], int]], ...] = (
     ("old events deleted", events.purge),
     ("old contexts deleted", _contexts),
     ("old versions of state deleted", state.purge),
+    ("old audit records deleted", audit.purge),
     ("messages given up or deleted", _messages),
     ("leases that ran out cleared", maintenance_leases.clear),
     ("turns that ran out passed on", tokens.sweep),

@@ -118,6 +118,16 @@ def events_by_number(session: Session) -> None:
     session.execute(row[0].replace(old, "'9223372036854775807'::xid8").encode())
 
 
+def numbers_without_timeline(session: Session) -> None:
+    """A standby that took over does not know that it did."""
+    timeline = """
+        + ('x' || pg_catalog.left(
+            pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8
+        ))::pg_catalog.bit(32)::integer
+        - 2"""
+    rewrite(session, (timeline, " - 1"))
+
+
 def nothing(session: Session) -> None:
     """Of a mutant that is elsewhere, in what the clients call."""
 
@@ -132,4 +142,5 @@ MUTANTS: dict[str, tuple[Callable[[Session], None], str]] = {
     "detect_without_turns": (detect_without_turns, "conflict"),
     "events_by_number": (events_by_number, "events"),
     "synchronous_commit_off": (synchronous_commit_off, ""),
+    "numbers_without_timeline": (numbers_without_timeline, ""),
 }

@@ -39,10 +39,11 @@ def test_a_standby_takes_over_and_nothing_is_missing(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", [0.5], indirect=True)
-def test_a_standby_that_lacks_commits_hands_out_no_number_again(pair: Pair) -> None:
-    run = Chaos(pair, SEED, 3, 1)
+@pytest.mark.parametrize("mutants", [[], ["numbers_without_timeline"]], ids=["numbers", "mutant"])
+def test_a_standby_that_lacks_commits_hands_out_no_number_again(pair: Pair, mutants: list[str]) -> None:
+    run = Chaos(pair, SEED, 3, 1, *mutants)
     found = run.go()
     against = {what for kind in found.values() for what in kind}
-    assert not against & NEVER_TWICE, run.report(found)
+    assert bool(against & NEVER_TWICE) == bool(mutants), run.report(found)
     # That something is missing has to be seen, or the test above says nothing.
     assert against & {"lost", "lost_writes"}, run.report(found)
