@@ -23,8 +23,8 @@ LOAD = """
             expires_at, ended_at, child_trajectory_id
         )
         select
-            new.id, new.id, g.team_id, g.agent_id, t.agent_id, array[g.agent_id], 'done', 'done', 120, 4000, 10,
-            2, 1, 'completed', now(), now(), gen_random_uuid()
+            new.id, new.id, g.team_id, g.agent_id, t.agent_id, array[g.agent_id], 'done', 'done', 120, 4000,
+            10, 2, 1, 'completed', now(), now(), gen_random_uuid()
         from generate_series(1, %s) as n
         cross join lateral (select caliber_uuid_v7() as id where n > 0) as new
         join caliber_agent as g on g.name = case when n %% 2 = 0 then 'kyra' else 'g' || n %% 30 end

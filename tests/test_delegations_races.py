@@ -237,3 +237,60 @@ def test_everything_at_once_in_a_tree(db: Connection, connect: Connect) -> None:
     assert (made["tokens_reserved"], made["open_children"]) == (0, 0)
     below = scalar(db, "select sum(tokens_used) from caliber_delegation where depth > 1")
     assert made["tokens_below"] == below
+
+
+def test_reaping_ticking_and_cancelling_at_once(db: Connection, connect: Connect) -> None:
+    """Agents that fall silent, time that runs out and trees that are cancelled, while others work on
+    them: nobody is a deadlock's victim, and in the end everything adds up."""
+    quiet(db)
+    db.execute("select caliber_config_set('agent_max_concurrent_tasks', '1000')")
+    cast = make_cast(db)
+    tops = [given(db, cast.kyra, cast.luke, max_tokens=100_000, budget_tokens=50_000) for _ in range(3)]
+    answers: Counter[str] = Counter()
+
+    def pass_on(session: Connection, top: str) -> None:
+        query = "select caliber_delegate_task(%s, 'data', 'part', parent_delegation_id => %s)"
+        part = scalar(session, query, cast.luke, top)
+        session.execute("select caliber_accept_delegation(%s, %s)", (part, cast.ada))
+        session.execute("select caliber_progress_delegation(%s, 5)", (part,))
+        session.execute("select caliber_complete_delegation(%s)", (part,))
+
+    steps: list[Callable[[Connection, str], object]] = [
+        pass_on,
+        pass_on,
+        lambda session, _: session.execute("select caliber_tick()"),
+        lambda session, _: session.execute("select caliber_agent_reap()"),
+        lambda session, _: session.execute(
+            "update caliber_agent_beat set beat_at = now() - interval '1 h' where agent_id = %s", (cast.ada,)
+        ),
+        lambda session, top: lapse(session, top),
+        lambda session, top: session.execute("select caliber_accept_delegation(%s, %s)", (top, cast.luke)),
+        lambda session, top: session.execute("select caliber_cancel_delegation(%s)", (top,)),
+    ]
+
+    def work(number: int, session: Connection) -> None:
+        # Those that end what the others work on do so seldom.
+        for turn in range(3 if number % len(steps) > 3 else 9):
+            try:
+                if number % len(steps) != 7 or turn == 2:
+                    steps[number % len(steps)](session, tops[turn % 3])
+                answers["done"] += 1
+            except psycopg.Error as error:
+                answers[str(error.sqlstate)] += 1
+
+    together(connect, work)
+    # KA004: the silent agent was reaped.
+    assert set(answers) <= {"done", "KA004", "KA005", "KA007", "P0002", "42501"}, answers
+    problems = "select problem from caliber_tick() where problem is not null"
+    assert db.execute(problems).fetchall() == []
+    for top in tops:
+        db.execute("select caliber_cancel_delegation(%s)", (top,))
+    assert scalar(db, "select count(*) from caliber_delegation where ended_at is null") == 0
+    wrong = """
+        select count(*) from caliber_delegation as p
+        where p.open_children <> 0 or p.tokens_reserved <> 0 or p.tokens_below <> (
+            select coalesce(sum(c.tokens_used + c.tokens_below), 0) from caliber_delegation as c
+            where c.parent_delegation_id = p.delegation_id
+        )
+    """
+    assert scalar(db, wrong) == 0

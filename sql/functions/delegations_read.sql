@@ -181,6 +181,7 @@ begin atomic
             select o.*
             from @extschema@.caliber_delegations as o
             where o.parent_delegation_id = t.delegation_id
+            order by o.delegation_id
             offset 0
         ) as v
     )
