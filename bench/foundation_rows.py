@@ -12,7 +12,8 @@ from server import CLIENTS, DATABASE, connect, milliseconds, scratch, script, th
 
 METHOD = """\
 - Throughput: pgbench -M prepared, {clients} clients, 2 threads, durable commits; {rounds} rounds of
-  {seconds} s for each side in turns, the median of each. Plain SQL is one prepared statement that makes
+  {seconds} s, after {warm_up} s that warm the connections up, for each side in turns, the median of
+  each. Plain SQL is one prepared statement that makes
   the same checks and writes the same rows ({{heartbeat,register,region_put}}_plain.sql).
 - Heartbeat: 1,000 agents, a random one each time; the id is made from a number on both sides.
 - Locks: a lease of one of 1,000 resources of the client's own, taken in one transaction and given back

@@ -16,7 +16,7 @@ import messages_rows as messages
 import page
 import peers_rows as peers
 from rows import FULL, QUICK, Options, Row
-from server import CLIENTS
+from server import CLIENTS, WARM_UP
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 # In this order: each has rows(options), and METHOD, which says how they were measured.
@@ -40,6 +40,7 @@ def method(options: Options, only: str | None) -> str:
     text = "".join(part.METHOD for name, part in PARTS.items() if only in (None, name))
     return text.format(
         clients=CLIENTS,
+        warm_up=WARM_UP,
         dimensions=conflicts.DIMENSIONS,
         checked=conflicts.CHECKED,
         backlog=peers.BACKLOG,

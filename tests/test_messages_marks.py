@@ -137,3 +137,48 @@ def test_late_commits_are_never_missed(db: Connection, connect: Connect, cast: C
     for thread in readers:
         thread.join()
     assert sorted(got) == sorted(sent)
+
+
+GROW = """
+    with made as (
+        insert into caliber_message (message_id, from_agent_id, to_agent_id, message_type, thread_id)
+        select new.id, %(ann)s, %(bob)s, 'nudge', new.id
+        from (select caliber_uuid_v7() as id from generate_series(1, 2000)) as new
+        returning message_id
+    )
+    insert into caliber_delivery (message_id, queue_id, from_agent_id, seq, priority, agent_id)
+    select message_id, %(bob)s, %(ann)s, nextval('caliber_message_seq'), 'normal', %(bob)s from made
+"""
+
+
+def test_plans_made_while_queues_were_empty_serve_full_ones(
+    db: Connection, connect: Connect, cast: Cast
+) -> None:
+    db.execute("vacuum analyze caliber_message, caliber_delivery, caliber_queue_mark, caliber_setting")
+    session = connect()
+    session.execute("set plan_cache_mode = force_generic_plan")
+    reject = "select caliber_message_reject(%s, receipt => %s, retry_ms => 0)"
+    batch = "select caliber_message_acknowledge_batch(array[%s::uuid], array[%s::bigint])"
+    extend = "select caliber_message_extend(%s, %s)"
+
+    def work() -> None:
+        for verbs in ((ACK,), (extend, "select caliber_message_read(%s, %s)", batch), (reject,)):
+            send(session, cast.ann, cast.bob)
+            row = one(session, cast.bob)
+            for verb in verbs:
+                session.execute(verb, (row["message_id"], row["receipt"]))
+        for row in receive(session, cast.bob):
+            session.execute(ACK, (row["message_id"], row["receipt"]))
+
+    work()
+    db.execute(GROW, {"ann": cast.ann, "bob": cast.bob})
+    session.execute("begin")
+    work()
+    read_through = scalar(
+        session,
+        "select string_agg(relname, ',') from pg_stat_xact_user_tables"
+        " where relname in ('caliber_message', 'caliber_delivery')"
+        " and (seq_scan > 0 or idx_tup_fetch > 500)",
+    )
+    session.execute("rollback")
+    assert read_through is None

@@ -1,4 +1,4 @@
-"""Messages: giving up what has expired or was tried too often.
+"""Messages: giving up what has expired or was tried too often, and what is for an agent that ended.
 
 Whoever takes messages passes such a one over, so that nothing is wrong before this has run.
 """
@@ -30,7 +30,11 @@ _BURY = """
             {where}
             -- Whoever has it was given it in time, and may settle it in time.
             and d.visible_at <= pg_catalog.clock_timestamp()
-            and (d.expires_at <= pg_catalog.clock_timestamp() or d.attempts >= most.attempts)
+            and (
+                d.expires_at <= pg_catalog.clock_timestamp()
+                or d.attempts >= most.attempts
+                {or_ended}
+            )
         limit $1
         for no key update of d skip locked
     ),
@@ -42,6 +46,7 @@ _BURY = """
             receipt = null,
             error = case
                 when d.expires_at <= pg_catalog.clock_timestamp() then 'expired'
+                when d.attempts < (select m.attempts from most as m) then 'its recipient is terminated'
                 else coalesce(d.error, 'taken ' || d.attempts || ' times and never settled')
             end
         where d.ctid = any (array(select f.place from found as f))
@@ -60,8 +65,20 @@ _BURY = """
     from buried as b
 """
 
-_EVERYWHERE = plan(_BURY.format(where=""), "int4")
-_IN_QUEUES = plan(_BURY.format(where="and d.queue_id = any ($2) and d.seq >= $3"), "int4", "uuid[]", "int8")
+# Nobody reads the inbox of an agent that ended, so only tidying comes by.
+_OR_ENDED = """
+                or exists (
+                    select from @extschema@.caliber_agent as a
+                    where a.agent_id = d.queue_id and a.terminated_at is not null
+                )
+"""
+_EVERYWHERE = plan(_BURY.format(where="", or_ended=_OR_ENDED), "int4")
+_IN_QUEUES = plan(
+    _BURY.format(where="and d.queue_id = any ($2) and d.seq >= $3", or_ended=""),
+    "int4",
+    "uuid[]",
+    "int8",
+)
 
 _ANY = plan(
     """

@@ -75,7 +75,7 @@ _RECEIVE = """
     taken as (
         update @extschema@.caliber_delivery as d
         set
-            status = 'delivered',
+            status = case when d.status = 'read' then d.status else 'delivered' end,
             attempts = d.attempts + 1,
             agent_id = $1,
             receipt = pg_catalog.nextval('@extschema@.caliber_message_seq'),

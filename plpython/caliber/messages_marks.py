@@ -44,12 +44,12 @@ _START = plan(
     "text",
 )
 
-_STORED = plan("select from @extschema@.caliber_queue_mark limit 1")
+_STORED = plan("select from @extschema@.caliber_queue_mark as m order by m.queue_id limit 1")
 
 _DRAWN = plan(
     """
-    select s.last_value as drawn
-    from @extschema@.caliber_message_seq as s
+    select
+        coalesce(pg_catalog.pg_sequence_last_value('@extschema@.caliber_message_seq'), 0) as drawn
     where pg_catalog.pg_current_xact_id_if_assigned() is null
         and pg_catalog.current_setting('transaction_isolation') = 'read committed'
     """

@@ -49,7 +49,9 @@ _ALONE = """
             or (select pg_catalog.count(*) from @extschema@.caliber_delivery as o where o.message_id = $1) = 1
         )
 """
-_OPEN = "and d.processed_at is null and d.dead_at is null"
+# In these words, so that no plan reads the index of what is open from end to end, which seems the
+# shortest way while it is empty.
+_OPEN = "and coalesce(d.processed_at, d.dead_at) is null"
 
 _ACKNOWLEDGE = """
     update @extschema@.caliber_delivery as d
@@ -184,7 +186,7 @@ _ACKNOWLEDGE_BATCH = plan(
             select o.ctid, o.message_id, o.queue_id, o.agent_id
             from @extschema@.caliber_delivery as o
             where o.message_id = w.message_id and o.receipt = w.receipt
-                and o.processed_at is null and o.dead_at is null
+                and coalesce(o.processed_at, o.dead_at) is null
             offset 0
         ) as d
         inner join @extschema@.caliber_agent as a on d.agent_id = a.agent_id
@@ -203,7 +205,7 @@ _ACKNOWLEDGE_BATCH = plan(
         set status = 'processed', processed_at = pg_catalog.clock_timestamp()
         where d.ctid = any (array(select x.place from wanted as x))
             and d.receipt = any ($2)
-            and d.processed_at is null and d.dead_at is null
+            and coalesce(d.processed_at, d.dead_at) is null
         returning d.message_id
     )
     select pg_catalog.count(*) as settled from done

@@ -45,8 +45,9 @@ _REQUEUE = plan(
     "int8",
 )
 
-# What an agent has taken and not settled. A message to a type is anybody's again, one to the agent
-# its own again, and the receipts are void. What is being settled at this moment is left to that.
+# What an agent has taken and not settled waits for another try: a message to a type is anybody's
+# again, one to the agent its own again, and the receipts are void. What is being settled at this
+# moment is left to that.
 _GIVE_BACK = plan(
     f"""
     with had as (
@@ -63,7 +64,7 @@ _GIVE_BACK = plan(
     back as (
         update @extschema@.caliber_delivery as d
         set
-            status = 'pending',
+            status = 'failed',
             visible_at = pg_catalog.clock_timestamp(),
             receipt = null,
             agent_id = case when d.agent_id = d.queue_id then d.agent_id end

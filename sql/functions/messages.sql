@@ -1,4 +1,5 @@
--- Messages: sending. The contract is in schema/messages.sql.
+-- Messages: sending. The contract is in schema/messages.sql; why some verbs do without sequential
+-- scans is in functions/messages_claim.sql.
 
 create function @extschema@._caliber_message_keep()
 returns trigger
@@ -43,6 +44,7 @@ returns uuid
 language plpython3u
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $python$ @messages.send@ $python$;
 
 comment on function @extschema@.caliber_message_send(
@@ -94,6 +96,7 @@ returns setof uuid
 language plpython3u
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $python$ @messages_batch.send_batch@ $python$;
 
 comment on function @extschema@.caliber_message_send_batch(uuid, jsonb, bigint) is

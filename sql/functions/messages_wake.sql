@@ -47,6 +47,7 @@ language plpython3u
 security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '500ms'
+set enable_seqscan = off
 as $python$ @messages_wake.arm@ $python$;
 
 comment on function @extschema@.caliber_message_arm(uuid, text, bigint, text[]) is
@@ -62,6 +63,7 @@ returns boolean
 language plpython3u
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $python$ @messages_wake.wait@ $python$;
 
 comment on function @extschema@.caliber_message_wait(uuid, integer, text, text[]) is

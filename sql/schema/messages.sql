@@ -5,8 +5,11 @@
 -- is all that changes:
 --
 --     pending → delivered → read → processed      taken, looked at, dealt with
---                   ↘ failed → delivered …        rejected, waiting for its next try
---                   ↘ dead                        tried too often, or expired
+--                   ↘ failed → delivered …        rejected or given back, waiting for its next try
+--                   ↘ dead                        tried too often, expired, or its recipient ended
+--
+-- It never goes back: one that was read and is taken again, its lease being over, stays read. Only
+-- an admin makes a dead one new.
 --
 -- A queue is an inbox, whose id is the agent's own, or the queue of an agent type in a team,
 -- whose id is made from both; a message to a type is taken by one agent of it. A broadcast is
