@@ -135,6 +135,7 @@ _MERGED = plan(
         from @extschema@.caliber_scope as s
         inner join @extschema@.caliber_trajectory as t on s.trajectory_id = t.trajectory_id
         where s.trajectory_id = $1 and s.closed_at is null and s.suspended_at is null
+            and t.status = 'active'
         order by s.scope_no desc
         limit 1
         for key share of s

@@ -18,6 +18,7 @@ _ARTIFACT = plan(
             and s.trajectory_id = coalesce($3, s.trajectory_id)
             and s.closed_at is null
             and s.suspended_at is null
+            and t.status = 'active'
             and a.terminated_at is null
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
             and @extschema@._caliber_allows(

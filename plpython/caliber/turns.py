@@ -21,6 +21,7 @@ _TURN = plan(
             and (s.token_budget is null or s.token_count + $5 <= s.token_budget)
             and t.trajectory_id = s.trajectory_id
             and s.suspended_at is null
+            and t.status = 'active'
             and {memory_rules.WRITER_IS}
             and a.terminated_at is null
             and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
