@@ -184,6 +184,22 @@ def test_a_whole_chain_made_anew_is_told_by_a_hash_kept_elsewhere(
     assert scalar(db, compare, *known) == 1
 
 
+def test_an_end_cut_off_with_its_head_is_told_by_a_hash_kept_elsewhere(
+    db: Connection, trail: list[uuid.UUID]
+) -> None:
+    head = db.execute("select team_id, audit_no, hash from caliber_audit_head").fetchone()
+    assert head is not None
+    by_hand(
+        db,
+        "delete from caliber_audit where audit_no = 6",
+        "update caliber_audit_head as h set audit_no = 5, hash = r.hash"
+        " from caliber_audit as r where r.audit_no = 5",
+    )
+    assert found(db) == []
+    compare = "select audit_no from caliber_audit_verify(%s, %s, %s)"
+    assert scalar(db, compare, head["team_id"], head["audit_no"], head["hash"]) == 6
+
+
 def test_a_head_put_back_is_found(db: Connection, trail: list[uuid.UUID]) -> None:
     by_hand(db, "update caliber_audit_head set audit_no = 5")
     assert ("inserted", 6) in found(db)
