@@ -156,8 +156,8 @@ class Chaos:
                 self.breaks["attempts to connect in vain" if tries else "connections lost"] += 1
                 self.returned.lost(number)
                 session = None
-                # Not all at the same time, and not ever faster than a server can start.
-                time.sleep(luck.uniform(0.5, 1) * min(0.05 * 2**tries, 0.4))
+                # Not all at the same time. Not of the client's luck, which would then depend on the server.
+                time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**tries, 0.4))
                 tries += 1
             except BaseException as error:
                 self.failure = error

@@ -120,9 +120,9 @@ class Pair:
 
     pools = False
 
-    def __init__(self, late: float = 0) -> None:
+    def __init__(self, late: float = 0, like: Cluster | None = None) -> None:
         self.late = late
-        self.nodes = [Cluster("wal_keep_size = 512MB\n")]
+        self.nodes = [Cluster("wal_keep_size = 512MB\n", like=like)]
         self.nodes.append(self.nodes[0])
         self.running = False
 

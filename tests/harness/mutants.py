@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,29 @@ Session = psycopg.Connection[Any]
 
 def rewrite(session: Session, *changes: tuple[str, str]) -> None:
     """Changes the sources that the extension carries, for sessions to come."""
-    row = session.execute("select _caliber_python()").fetchone()
-    assert row
-    source: str = row[0]
+    source = _sources(session)
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)
+    _replace(session, source)
+
+
+def unlock(session: Session, module: str) -> None:
+    """No statement of the module locks the rows it reads."""
+    before, name, rest = _sources(session).partition(f"\n#### {module}\n")
+    code, mark, after = rest.partition("\n#### ")
+    code, locks = re.subn(r"\bfor (no key )?update\b( of \w+)?( skip locked)?", "", code)
+    assert locks, module
+    _replace(session, before + name + code + mark + after)
+
+
+def _sources(session: Session) -> str:
+    row = session.execute("select _caliber_python()").fetchone()
+    assert row
+    return str(row[0])
+
+
+def _replace(session: Session, source: str) -> None:
     session.execute("create temp table if not exists broken (source text)")
     session.execute("truncate broken")
     session.execute("insert into broken values (%s)", (source,))
@@ -71,14 +89,7 @@ def accept_check_then_act(session: Session) -> None:
 
 def budget_without_row_lock(session: Session) -> None:
     """What is left is reckoned on rows that others reckon on too."""
-    rewrite(
-        session,
-        (
-            "where d.delegation_id = $1\n        )\n    for no key update\n",
-            "where d.delegation_id = $1\n        )\n",
-        ),
-        ("order by d.depth, d.delegation_id\n    for no key update\n", "order by d.depth, d.delegation_id\n"),
-    )
+    unlock(session, "caliber.delegations_tree")
 
 
 def detect_without_turns(session: Session) -> None:
@@ -100,12 +111,7 @@ def detect_without_turns(session: Session) -> None:
 
 def handoff_without_row_lock(session: Session) -> None:
     """Whoever accepts looks at rows that others change."""
-    rewrite(
-        session,
-        ('_LOCK = plan(_READ + " for update", "uuid")', '_LOCK = plan(_READ, "uuid")'),
-        ("order by a.agent_id\n    for no key update of a\n", "order by a.agent_id\n"),
-        ("where t.trajectory_id = $1\n    for no key update\n", "where t.trajectory_id = $1\n"),
-    )
+    unlock(session, "caliber.handoffs_store")
 
 
 def events_by_number(session: Session) -> None:

@@ -16,20 +16,6 @@ SECONDS = float(os.environ.get("CALIBER_CHAOS_SECONDS", "5"))
 SEED = int(os.environ.get("CALIBER_CHAOS_SEED", "1"))
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Cluster]:
-    """Made once: copying one is faster than making one."""
-    made = Cluster()
-    try:
-        made.start()
-        with made.connect() as session:
-            session.execute("create extension caliber cascade")
-        made.stop()
-        yield made
-    finally:
-        made.remove()
-
-
 @pytest.fixture
 def cluster(model: Cluster) -> Iterator[Cluster]:
     made = Cluster(like=model)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.chaos import Chaos
-from harness.cluster import Pair
+from harness.cluster import Cluster, Pair
 
 FAILOVERS = int(os.environ.get("CALIBER_FAILOVERS", "1"))
 SEED = int(os.environ.get("CALIBER_CHAOS_SEED", "1"))
@@ -18,8 +18,8 @@ NEVER_TWICE = {"regressions", "a turn handed out twice", "handed out twice"}
 
 
 @pytest.fixture
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    made = Pair(getattr(request, "param", 0))
+def pair(request: pytest.FixtureRequest, model: Cluster) -> Iterator[Pair]:
+    made = Pair(getattr(request, "param", 0), model)
     try:
         made.start()
         yield made
