@@ -287,18 +287,17 @@ _KEPT = plan(
 
 def send_batch(from_agent_id: str | None, batch: str | None, incarnation: int | None) -> list[str]:
     checks.required("from_agent_id", from_agent_id)
-    sender, text = str(from_agent_id), _checked(batch)
+    sender = str(from_agent_id)
+    # First of all, so that whoever passes for another is told nothing else.
+    messages_rules.acting(sender, incarnation)
+    text = _checked(batch)
     keyed = '"idempotency_key"' in text
-    typed = '"schema_name"' in text
-    if keyed or typed:
-        messages_rules.acting(sender, incarnation)
-    versions = _versions(text) if typed else []
+    versions = _versions(text) if '"schema_name"' in text else []
     stale = False
     while True:
         settings = messages_settings.known()
         locked: list[str] = []
         if settings.queue_limit or settings.notify_mode == "armed":
-            messages_rules.acting(sender, incarnation)
             kept = _kept(sender, text) if keyed else {}
             locked = _prepared(sender, text, settings.queue_limit, len(kept))
         # Each message names its type, so there are at most as many.
