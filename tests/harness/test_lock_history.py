@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness import lock_history
+from harness import lock_history, mutants
 from harness.cluster import Cluster
 from harness.lock_history import CALIBER, MUTANT, Engine, History, Lease, Verdict
 
@@ -57,9 +57,7 @@ def test_a_lease_by_advisory_lock_is_caught(cluster: Cluster) -> None:
 
 def test_commits_that_are_not_durable_are_caught(cluster: Cluster) -> None:
     with cluster.connect() as setup:
-        setup.execute("alter system set synchronous_commit = off")
-        setup.execute("alter system set wal_writer_delay = '10s'")
-        setup.execute("select pg_reload_conf()")
+        mutants.synchronous_commit_off(setup)
     _, verdict = judged(cluster, CALIBER, 4, kill=True)
     assert verdict.regressions + verdict.lost_writes + verdict.overlaps > 0
 
