@@ -307,7 +307,7 @@ def complete_packet(
         "attempts": 1,
         "reroutes": 0,
         "escalation_depth": 0,
-        "variables_changed": {},
+        "variables_changed": "{}",
         "artifacts_produced": [],
         "warnings": [],
     }

@@ -105,7 +105,7 @@ def take(
     warnings = warnings + handoffs_move.put_on(taker, trajectory_id, scope_id)
     moved, lost = handoffs_locks.move(handoff["lock_ids"], giver["agent_id"], taker["agent_id"])
     handoff.update(received_trajectory_id=trajectory_id, received_scope_id=scope_id)
-    variables.set_all(trajectory_id, handoffs_store.dumps(handoff["variables"]), giver["agent_id"])
+    variables.set_all(trajectory_id, handoff["variables"], giver["agent_id"])
     context_id = handoffs_context.store(handoff, giver, taker)
     handoffs_move.received(handoff, giver, taker)
     accepted = handoffs_store.save(
@@ -113,6 +113,7 @@ def take(
         {
             "status": "accepted",
             "status_reason": None,
+            "needs_human": False,
             "to_agent_id": taker["agent_id"],
             "received_trajectory_id": trajectory_id,
             "received_scope_id": scope_id,

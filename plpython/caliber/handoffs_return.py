@@ -130,7 +130,7 @@ def give(
             "status": "in_progress",
             "return_status": return_status,
             "result_type": result_type,
-            "result": None if result is None else _json(result),
+            "result": result,
             "return_notes": notes,
             "variables_changed": changed,
             "artifacts_produced": produced,
@@ -144,12 +144,6 @@ def give(
         handoff, "task_result", taker["agent_id"], giver["agent_id"], f"returned: {return_status}", "high"
     )
     return str(return_status)
-
-
-def _json(text: str) -> Any:
-    import json
-
-    return json.loads(text, parse_float=str)
 
 
 def complete(
@@ -206,8 +200,7 @@ def _by_sender(
         handoffs_store.wrong_state(handoff, "completed", "not returned")
     status = _end(handoff, outcome or str(handoff["return_status"]), notes)
     if trajectory["agent_id"] == agent_id and trajectory["status"] == "active":
-        changed = handoffs_store.dumps(handoff["variables_changed"])
-        variables.set_all(handoff["trajectory_id"], changed, handoff["to_agent_id"])
+        variables.set_all(handoff["trajectory_id"], handoff["variables_changed"], handoff["to_agent_id"])
         _COPY.rows(handoff["artifacts_produced"], handoff["trajectory_id"])
     return status
 
