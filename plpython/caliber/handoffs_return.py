@@ -223,15 +223,19 @@ def resolve(handoff_id: str | None, decision: str | None) -> str:
     checks.required("handoff_id", handoff_id)
     if not checks.label("decision", decision, handoffs_rules.MAX_TEXT):
         errors.invalid("decision", decision, "must not be null or empty")
+    # As everybody who changes a handoff: its sender first.
+    handoffs_store.agents(handoffs_store.peek(handoff_id)["from_agent_id"])
     handoff = handoffs_store.lock(handoff_id)
-    if not handoff["needs_human"]:
+    if not handoff["needs_human"] or handoff["status"] in handoffs_store.RUNNING:
         handoffs_store.wrong_state(handoff, "decided by a human")
     handoffs_store.audit(handoff, "completed", "human", decision, outcome="success")
     handoffs_store.save(
         handoff,
         {"needs_human": False, "status": "completed", "return_status": "success", "return_notes": decision},
-        {"resolved_at": 0},
+        {"resolved_at": 0, "due_at": None, "ack_by": None, "available_at": None},
     )
+    if handoff["resolved_at"] is None:
+        handoffs_groups.count(handoff, success=True)
     return "completed"
 
 
