@@ -141,6 +141,34 @@ def _waiting(db: Connection, session: Connection) -> None:
         pass
 
 
+def test_who_has_accepted_gets_the_same_answer_again(db: Connection, cast: Cast) -> None:
+    """Because the first one may have been lost on the way. Nothing moves twice."""
+    handoff = cast.delegate()
+    first = cast.accept(handoff)
+    assert cast.accept(handoff) == first
+    db.execute("select caliber_start_handoff(%s, %s)", (handoff, cast.helper))
+    assert cast.accept(handoff) == {**first, "status": "in_progress"}
+    assert cast.trail(handoff) == ["initiated", "accepted", "in_progress"]
+    db.execute(RETURN, (handoff, cast.helper))
+    assert state(db, "select caliber_accept_handoff(%s, %s)", handoff, cast.helper) == "KA007"
+
+
+# --- leases ---
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_a_lease_that_was_extended_for_hours_is_not_given_for_hours(
+    db: Connection, cast: Cast, mode: str
+) -> None:
+    take = "select caliber_lock_acquire(%s, 'file', 'a.py', %s::caliber_lock_mode, 30000)"
+    lock = scalar(db, take, cast.worker, mode)
+    table = "caliber_resource" if mode == "exclusive" else "caliber_lock_shared"
+    db.execute(f"update {table} set acquired_at = acquired_at - interval '10 hours'")
+    cast.accept(cast.initiate(lock_ids=[lock]))
+    query = "select extract(epoch from expires_at - clock_timestamp()) between 50 and 61 from caliber_lock"
+    assert scalar(db, query) is True
+
+
 # --- a human ---
 
 
