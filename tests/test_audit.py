@@ -331,6 +331,30 @@ def test_retention_may_be_longer_but_not_shorter(db: Connection, trail: list[uui
     assert scalar(db, PURGE) == 0
 
 
+def test_a_longer_retention_does_not_accuse_what_was_purged_before(
+    db: Connection, trail: list[uuid.UUID]
+) -> None:
+    age(db, 91, "in (1, 2, 4)")
+    finish(db, 40)
+    assert scalar(db, PURGE) == 3
+    db.execute("select caliber_config_set('audit_retention_days', '365')")
+    assert found(db) == []
+
+
+def test_a_hash_that_was_kept_of_a_purged_record_accuses_nobody(
+    db: Connection, trail: list[uuid.UUID]
+) -> None:
+    age(db, 91, "in (1, 2, 3, 4)")
+    finish(db, 40)
+    keep = "select audit_no, hash from caliber_audit where audit_no in (2, 5) order by audit_no"
+    kept = db.execute(keep).fetchall()
+    assert scalar(db, PURGE) == 4
+    verify = "select count(*) from caliber_audit_verify(null, %s, %s)"
+    assert [scalar(db, verify, row["audit_no"], row["hash"]) for row in kept] == [0, 0]
+    assert scalar(db, verify, 5, kept[0]["hash"]) == 1
+    assert scalar(db, verify, 7, kept[1]["hash"]) == 1
+
+
 def test_a_young_record_cannot_be_passed_off_as_purged(db: Connection, trail: list[uuid.UUID]) -> None:
     moved = "team_id, audit_no, recorded_at, is_escalation, content_hash, prev_hash, hash"
     by_hand(

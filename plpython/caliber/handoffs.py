@@ -46,9 +46,9 @@ _ARTIFACTS = plan(
     "uuid",
 )
 
-_OFFERED = plan(
+OFFERED = plan(
     """
-    select h.handoff_id, h.to_agent_id, h.due_at <= pg_catalog.clock_timestamp() as due
+    select h.handoff_id, h.handoff_type, h.to_agent_id, h.due_at <= pg_catalog.clock_timestamp() as due
     from @extschema@.caliber_handoff as h
     where h.trajectory_id = $1
         and h.status in ('initiated', 'deferred')
@@ -240,7 +240,7 @@ def sender_of(
     checks.required("trajectory_id", trajectory_id)
     # Before anything is locked, so that nobody holds up what is not its own.
     _refuse_not_owner(str(trajectory_id), str(agent_id))
-    open_offer = _OFFERED.one(trajectory_id) or {}
+    open_offer = OFFERED.one(trajectory_id) or {}
     found = handoffs_store.agents(agent_id, also, open_offer.get("to_agent_id"))
     sender = found[str(agent_id)]
     memory_rules.fence(agent_id, incarnation)
@@ -265,12 +265,12 @@ def _refuse_not_owner(trajectory_id: str, agent_id: str) -> None:
 
 def one_offer(trajectory_id: str, locked: dict[str, dict[str, Any]]) -> None:
     """Refuse a second offer; one that nobody answered in time is ended, if who was asked is locked."""
-    offered = _OFFERED.one(trajectory_id)
+    offered = OFFERED.one(trajectory_id)
     if offered is not None and offered["due"] and (offered["to_agent_id"] or "") in {"", *locked}:
         from caliber import handoffs_expire
 
         handoffs_expire.settle(offered["handoff_id"])
-        offered = _OFFERED.one(trajectory_id)
+        offered = OFFERED.one(trajectory_id)
     if offered is not None:
         errors.fail(
             errors.WRONG_STATE,
@@ -307,7 +307,7 @@ def complete_packet(
         "attempts": 1,
         "reroutes": 0,
         "escalation_depth": 0,
-        "variables_changed": {},
+        "variables_changed": "{}",
         "artifacts_produced": [],
         "warnings": [],
     }

@@ -38,11 +38,18 @@ def _asked(
     handoffs_task.hold(handoff["trajectory_id"])
     handoff = handoffs_store.lock(handoff_id)
     _addressed(handoff, taker)
+    if action == "accepted" and _has(handoff, taker):
+        return handoff, giver, taker
     if handoff["status"] not in handoffs_store.PENDING:
         handoffs_store.wrong_state(handoff, action)
     if handoff["unanswered"]:
         handoffs_store.wrong_state(handoff, action, "not answered in time")
     return handoff, giver, taker
+
+
+def _has(handoff: dict[str, Any], agent: dict[str, Any]) -> bool:
+    working = handoff["status"] in handoffs_store.RUNNING and handoff["returned_at"] is None
+    return working and not handoff["lapsed"] and bool(handoff["to_agent_id"] == agent["agent_id"])
 
 
 def _addressed(handoff: dict[str, Any], agent: dict[str, Any]) -> None:
@@ -63,6 +70,9 @@ def accept(
     handoff_id: str | None, agent_id: str | None, estimated_completion: str | None, incarnation: int | None
 ) -> list[dict[str, Any]]:
     handoff, giver, taker = _asked(handoff_id, agent_id, incarnation, "accepted")
+    if _has(handoff, taker):
+        # It asks again, because the first answer did not reach it.
+        return [_outcome(handoff)]
     if handoff["early"]:
         handoffs_store.wrong_state(handoff, "accepted before it is available again")
     trajectory = handoffs_store.trajectory(handoff["trajectory_id"])
@@ -105,7 +115,7 @@ def take(
     warnings = warnings + handoffs_move.put_on(taker, trajectory_id, scope_id)
     moved, lost = handoffs_locks.move(handoff["lock_ids"], giver["agent_id"], taker["agent_id"])
     handoff.update(received_trajectory_id=trajectory_id, received_scope_id=scope_id)
-    variables.set_all(trajectory_id, handoffs_store.dumps(handoff["variables"]), giver["agent_id"])
+    variables.set_all(trajectory_id, handoff["variables"], giver["agent_id"])
     context_id = handoffs_context.store(handoff, giver, taker)
     handoffs_move.received(handoff, giver, taker)
     accepted = handoffs_store.save(
@@ -113,6 +123,7 @@ def take(
         {
             "status": "accepted",
             "status_reason": None,
+            "needs_human": False,
             "to_agent_id": taker["agent_id"],
             "received_trajectory_id": trajectory_id,
             "received_scope_id": scope_id,

@@ -192,7 +192,8 @@ def _head(text: _Text, handoff: dict[str, Any], giver: dict[str, Any]) -> None:
             lines.append(f"## {title}\n")
             lines += [f"- {item}" for item in handoff[name]]
             lines.append("")
-    variables = _VARIABLES.rows(handoff["trajectory_id"])
+    # As the receiver will read them: what was given along counts before what is above.
+    variables = _VARIABLES.rows(handoff["received_trajectory_id"])
     if variables:
         lines.append("## Context variables\n")
         lines += [f"{row['label']}: {row['content']}" for row in variables]

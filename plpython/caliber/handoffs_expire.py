@@ -155,6 +155,9 @@ def _gone(handoff_id: str, agent_id: str) -> bool:
         found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
         handoffs_task.hold(handoff["trajectory_id"])
         handoff = handoffs_store.lock(handoff_id)
+        if handoff["to_agent_id"] != agent_id or handoff["resolved_at"] or handoff["returned_at"]:
+            # Taken back, or sent to another, since it was found.
+            return False
         giver, why = found[handoff["from_agent_id"]], f"{found[agent_id]['name']} is gone"
         if handoff["status"] in handoffs_store.PENDING:
             _unanswered(handoff, giver, why)
@@ -243,10 +246,16 @@ def _escalate(handoff: dict[str, Any], giver: dict[str, Any], why: str) -> None:
     if target is None or depth > handoffs_route.MAX_DEPTH:
         _end(handoff, "escalated", why, needs_human=True)
         return
-    _end(handoff, "escalated", why, needs_human=False)
     trajectory = handoffs_store.trajectory(handoff["trajectory_id"])
     if trajectory["agent_id"] != giver["agent_id"] or trajectory["status"] != "active":
+        _end(handoff, "escalated", why, needs_human=False)
         return
+    beside = handoffs.OFFERED.one(handoff["trajectory_id"])
+    if beside is not None and beside["handoff_id"] != handoff["handoff_id"]:
+        # The work is offered to one at a time. Where it goes up already there is nothing to add.
+        _end(handoff, "escalated", why, needs_human=beside["handoff_type"] != "escalation")
+        return
+    _end(handoff, "escalated", why, needs_human=False)
     packet = {key: value for key, value in handoff.items() if key in _PACKET}
     packet.update(
         handoff_type="escalation",

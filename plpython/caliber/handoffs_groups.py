@@ -187,7 +187,10 @@ def close(
     found = handoffs_store.agents(agent_id, *receivers)
     memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(found[str(agent_id)], None)
-    for row in list(_OPEN.rows(broadcast_group_id)):
+    rows = list(_OPEN.rows(broadcast_group_id))
+    # Also who was handed a part of it while the others were waited for.
+    found |= handoffs_store.agents(*(row["to_agent_id"] for row in rows if row["to_agent_id"] not in found))
+    for row in rows:
         _stop(handoffs_store.lock(row["handoff_id"]), found, reason)
     return str((_DECIDE.one(broadcast_group_id) or {})["outcome"])
 

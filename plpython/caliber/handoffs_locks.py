@@ -31,7 +31,9 @@ _OVERLAPS = plan(
     "uuid[]",
 )
 
-# The same length again, from now. The new lock_id waits for a guard under way, as any takeover.
+# What is left of it, or as long as it was, up to a minute: how long a lease has been held by extending
+# it says nothing of how long its next holder may be gone before others get it. The new lock_id waits
+# for a guard under way, as any takeover.
 _MOVE = plan(
     """
     update @extschema@.caliber_resource as r
@@ -40,7 +42,10 @@ _MOVE = plan(
         lock_id = @extschema@.caliber_uuid_v7(),
         holder_agent_id = $3,
         acquired_at = pg_catalog.clock_timestamp(),
-        expires_at = pg_catalog.clock_timestamp() + (r.expires_at - r.acquired_at)
+        expires_at = greatest(
+            r.expires_at,
+            pg_catalog.clock_timestamp() + least(r.expires_at - r.acquired_at, interval '1 minute')
+        )
     where r.lock_id = $1 and r.holder_agent_id = $2 and r.expires_at > pg_catalog.clock_timestamp()
     returning r.lock_id
     """,
@@ -69,7 +74,12 @@ _MOVE_SHARED = plan(
     )
     select
         @extschema@.caliber_uuid_v7(), g.resource_type, g.resource_id, $3, r.fence,
-        pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp() + (g.expires_at - g.acquired_at), g.reason
+        pg_catalog.clock_timestamp(),
+        greatest(
+            g.expires_at,
+            pg_catalog.clock_timestamp() + least(g.expires_at - g.acquired_at, interval '1 minute')
+        ),
+        g.reason
     from gone as g
     inner join raised as r on g.resource_type = r.resource_type and g.resource_id = r.resource_id
     on conflict on constraint caliber_lock_shared_holder_key do update

@@ -207,6 +207,14 @@ def passed_on(handoff: dict[str, Any]) -> bool:
     return owner != str(handoff["to_agent_id"])
 
 
+def _end_offer(trajectory_id: str) -> None:
+    """What the holder of an escalated trajectory offers further ends when it gives the trajectory back."""
+    from caliber import handoffs
+
+    if offer := handoffs.OFFERED.one(trajectory_id):
+        handoffs.take_back(handoffs_store.lock(offer["handoff_id"]), "its sender has the trajectory no more")
+
+
 def give_back(
     handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any], success: bool, summary: str
 ) -> list[str]:
@@ -215,6 +223,7 @@ def give_back(
     trajectory_id = handoff["trajectory_id"]
     if handoff["handoff_type"] == "escalation":
         take_off(taker, trajectory_id)
+        _end_offer(trajectory_id)
         if handoffs_store.trajectory(trajectory_id)["status"] in ("completed", "failed"):
             warnings.append("the trajectory is finished")
         else:

@@ -130,7 +130,7 @@ def give(
             "status": "in_progress",
             "return_status": return_status,
             "result_type": result_type,
-            "result": None if result is None else _json(result),
+            "result": result,
             "return_notes": notes,
             "variables_changed": changed,
             "artifacts_produced": produced,
@@ -144,12 +144,6 @@ def give(
         handoff, "task_result", taker["agent_id"], giver["agent_id"], f"returned: {return_status}", "high"
     )
     return str(return_status)
-
-
-def _json(text: str) -> Any:
-    import json
-
-    return json.loads(text, parse_float=str)
 
 
 def complete(
@@ -206,8 +200,7 @@ def _by_sender(
         handoffs_store.wrong_state(handoff, "completed", "not returned")
     status = _end(handoff, outcome or str(handoff["return_status"]), notes)
     if trajectory["agent_id"] == agent_id and trajectory["status"] == "active":
-        changed = handoffs_store.dumps(handoff["variables_changed"])
-        variables.set_all(handoff["trajectory_id"], changed, handoff["to_agent_id"])
+        variables.set_all(handoff["trajectory_id"], handoff["variables_changed"], handoff["to_agent_id"])
         _COPY.rows(handoff["artifacts_produced"], handoff["trajectory_id"])
     return status
 
@@ -230,15 +223,19 @@ def resolve(handoff_id: str | None, decision: str | None) -> str:
     checks.required("handoff_id", handoff_id)
     if not checks.label("decision", decision, handoffs_rules.MAX_TEXT):
         errors.invalid("decision", decision, "must not be null or empty")
+    # As everybody who changes a handoff: its sender first.
+    handoffs_store.agents(handoffs_store.peek(handoff_id)["from_agent_id"])
     handoff = handoffs_store.lock(handoff_id)
-    if not handoff["needs_human"]:
+    if not handoff["needs_human"] or handoff["status"] in handoffs_store.RUNNING:
         handoffs_store.wrong_state(handoff, "decided by a human")
     handoffs_store.audit(handoff, "completed", "human", decision, outcome="success")
     handoffs_store.save(
         handoff,
         {"needs_human": False, "status": "completed", "return_status": "success", "return_notes": decision},
-        {"resolved_at": 0},
+        {"resolved_at": 0, "due_at": None, "ack_by": None, "available_at": None},
     )
+    if handoff["resolved_at"] is None:
+        handoffs_groups.count(handoff, success=True)
     return "completed"
 
 

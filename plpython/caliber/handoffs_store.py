@@ -1,6 +1,7 @@
 """Handoffs: reading, locking and writing their rows. The contract is in sql/schema/handoffs.sql.
 
-A handoff is a dict of its columns, as json has them; what changes is written back by name.
+A handoff is a dict of its columns, as json has them; what changes is written back by name. Numbers
+that somebody else will read go through as text, json and all: Python would round them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,16 @@ _COLUMNS = """
 # What the clock says of a handoff when it is read; left_ms is until its deadline.
 CLOCK = ("early", "unanswered", "lapsed", "due", "left_ms")
 
-_READ = """
+_ROW = """
+    pg_catalog.to_jsonb(h) || pg_catalog.jsonb_build_object(
+        'variables', h.variables::text, 'variables_changed', h.variables_changed::text,
+        'result', h.result::text, 'budget', h.budget::text, 'autonomy_budget', h.autonomy_budget::text
+    )
+"""
+
+_READ = f"""
     select
-        pg_catalog.to_jsonb(h) as handoff,
+        {_ROW} as handoff,
         coalesce(h.available_at > pg_catalog.clock_timestamp(), false) as early,
         coalesce(h.ack_by <= pg_catalog.clock_timestamp(), false) as unanswered,
         coalesce(h.lapses_at <= pg_catalog.clock_timestamp(), false) as lapsed,
@@ -72,7 +80,11 @@ _INSERT = plan(
     select r.*
     from pg_catalog.jsonb_populate_record(
         null::@extschema@.caliber_handoff,
-        $1 || pg_catalog.jsonb_build_object('initiated_at', pg_catalog.clock_timestamp())
+        $1 || pg_catalog.jsonb_build_object(
+            'initiated_at', pg_catalog.clock_timestamp(),
+            'variables', ($1 ->> 'variables')::jsonb,
+            'variables_changed', ($1 ->> 'variables_changed')::jsonb
+        )
     ) as r
     """,
     "jsonb",
@@ -88,6 +100,13 @@ _SAVE = plan(
             h,
             $2 || coalesce(
                 (
+                    select pg_catalog.jsonb_object_agg(j.key, j.value::jsonb)
+                    from pg_catalog.jsonb_each_text($2) as j
+                    where j.key in ('variables_changed', 'result')
+                ),
+                '{{}}'
+            ) || coalesce(
+                (
                     select pg_catalog.jsonb_object_agg(
                         e.key, now.at + e.value::double precision * interval '1 ms'
                     )
@@ -99,7 +118,7 @@ _SAVE = plan(
         )
     )
     where h.handoff_id = $1
-    returning pg_catalog.to_jsonb(h) as handoff
+    returning {_ROW} as handoff
     """,
     "uuid",
     "jsonb",
@@ -127,7 +146,10 @@ _AUDIT = plan(
         pg_catalog.cardinality(h.artifact_ids) + pg_catalog.cardinality(h.artifacts_produced),
         (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - h.initiated_at) * 1000)::bigint,
         $6, $5, $7
-    from pg_catalog.jsonb_populate_record(null::@extschema@.caliber_handoff, $1) as h
+    from pg_catalog.jsonb_populate_record(
+        null::@extschema@.caliber_handoff,
+        $1 || pg_catalog.jsonb_build_object('variables', ($1 ->> 'variables')::jsonb)
+    ) as h
     inner join @extschema@.caliber_trajectory as t on h.trajectory_id = t.trajectory_id
     returning @extschema@._caliber_log(
         'handoff_' || event_type, 'coordination', $8,
@@ -153,8 +175,7 @@ _BAD = ("rejected", "failed", "timeout", "escalated")
 def _loads(text: str) -> dict[str, Any]:
     import json
 
-    # Numbers stay as they were written; the database reads them from text as well.
-    value: dict[str, Any] = json.loads(text, parse_float=str)
+    value: dict[str, Any] = json.loads(text)
     return value
 
 

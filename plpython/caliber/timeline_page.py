@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from caliber import errors
-from caliber.timeline_layout import AXIS, LANE, LOCK, MAX_LANES, Chart, Lane, lasted
+from caliber.timeline_layout import AXIS, LANE, LOCK, MAX_LANES, Chart, Lane, is_span, lasted
 from caliber.timeline_style import STYLE
 
 # Kind, what the legend calls it. The order is that of the legend.
@@ -158,7 +158,7 @@ def _chart(chart: Chart) -> str:
         parts.append(_now(chart))
     numbered = list(enumerate(chart.marks))
     # Bands below, arrows over them, points on top: what is small is not covered.
-    parts += [_span(chart, n, m) for n, m in numbered if m in chart.spans and m["kind"] == "scope"]
+    parts += [_span(chart, n, m) for n, m in numbered if m["kind"] == "scope" and is_span(m)]
     parts += [_span(chart, n, m) for n, m in numbered if m["kind"] == "lock"]
     parts += [_mark(chart, n, m) for n, m in numbered if m["kind"] != "lock"]
     width, height = chart.scale.width, chart.height

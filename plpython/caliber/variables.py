@@ -28,6 +28,12 @@ _TRAJECTORY = plan(
     *memory_rules.WRITER_TYPES,
 )
 
+_HAS = plan(
+    "select v.version from @extschema@.caliber_variable as v where v.trajectory_id = $1 and v.name = $2",
+    "uuid",
+    "text",
+)
+
 _SET = plan(
     """
     insert into @extschema@.caliber_variable as v (
@@ -99,7 +105,7 @@ def set_variable(
     name = _name(name)
     if writer["status"] in ("completed", "failed"):
         memory_rules.not_active(writer, "takes no variables")
-    if writer["variables"] >= MAX_VARIABLES:
+    if writer["variables"] >= MAX_VARIABLES and _HAS.one(trajectory_id, name) is None:
         errors.fail(
             errors.LIMIT_EXCEEDED,
             "the workflow has too many variables",
@@ -131,14 +137,15 @@ def _name(name: str | None) -> str:
     return checked
 
 
-def mapping(argument: str, text: str | None) -> dict[str, Any]:
-    """Variables by name, as a handoff or its return carries them."""
-    given = checks.json_object(argument, text if text is not None else "{}")
+def mapping(argument: str, text: str | None) -> str:
+    """Variables by name, as a handoff or its return carries them; they go on as they were written."""
+    text = text if text is not None else "{}"
+    given = checks.json_object(argument, text)
     if len(given) > MAX_VARIABLES:
         errors.invalid(argument, f"{len(given)} names", f"must hold at most {MAX_VARIABLES} names")
     for name in given:
         _name(name)
-    return given
+    return text
 
 
 def set_all(trajectory_id: str, variables: str, agent_id: str) -> None:

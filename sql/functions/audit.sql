@@ -188,8 +188,9 @@ begin atomic
             p.prev_hash,
             p.hash,
             true,
+            -- The least that the settings allow: what was purged before one was raised was purged rightly.
             p.recorded_at < pg_catalog.clock_timestamp()
-            - @extschema@._caliber_audit_keep_days(p.is_escalation)
+            - case when p.is_escalation then interval '180 days' else interval '90 days' end
         from @extschema@.caliber_audit_pruned as p
         where $1 is null or p.team_id = $1
     ),
@@ -337,6 +338,11 @@ begin atomic
             and not exists (
                 select from judged as j
                 where j.audit_no = $2 and j.hash = $3
+            )
+            -- Of what retention has deleted from the beginning only the last hash is left to compare.
+            and not exists (
+                select from judged as j
+                where j.pruned and j.before_no is null and j.audit_no > $2 and j.content_holds and j.hash_holds
             )
     )
 

@@ -108,7 +108,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @handoffs_accept.accept@ $python$;
 
 comment on function @extschema@.caliber_accept_handoff(uuid, uuid, timestamptz, bigint) is
-'Takes a handoff: trajectory, assignment and named leases move now, in this transaction, and the context is assembled. An agent without any required capability, at capacity or without the autonomy for it gets the status rejected, with the reason; with some of the capabilities it gets warnings. KA007 when another was first, or it is too late.';
+'Takes a handoff: trajectory, assignment and named leases move now, in this transaction, and the context is assembled. An agent without any required capability, at capacity or without the autonomy for it gets the status rejected, with the reason; with some of the capabilities it gets warnings. Who has it gets the same answer again. KA007 when another was first, or it is too late.';
 
 create function @extschema@.caliber_reject_handoff(
     handoff_id uuid,

@@ -24,7 +24,9 @@ select
     h.return_expected,
     h.return_status,
     h.result,
-    h.returned_at is null and h.return_by <= pg_catalog.clock_timestamp() as overdue,
+    h.returned_at is null
+    and h.resolved_at is null
+    and coalesce(h.return_by <= pg_catalog.clock_timestamp(), false) as overdue,
     h.needs_human,
     h.warnings,
     h.attempts,

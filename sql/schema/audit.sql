@@ -14,7 +14,8 @@
 -- audit_escalation_retention_days (180), and any record until its trajectory has been finished
 -- for audit_closure_days (30). What caliber_audit_purge deletes leaves its hashes in
 -- caliber_audit_pruned, so that the chain still holds and nobody can pass off a young record's
--- removal as retention: its time is part of the hash.
+-- removal as retention: its time is part of the hash. Young is what is less than 90 days old, or
+-- 180 of an escalation, which is the least that the settings allow.
 --
 -- Writing a record locks the head of the team's chain until the transaction ends: the steps of a
 -- team's handoffs commit one after the other.
