@@ -4,7 +4,6 @@ delegations_crash.py itself."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from harness.cluster import Cluster
@@ -12,14 +11,6 @@ from harness.delegations_crash import Run
 
 TASKS = int(os.environ.get("CALIBER_CRASH_TASKS", "100"))
 KILLS = int(os.environ.get("CALIBER_CRASH_KILLS", "1"))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    made.start()
-    yield made
-    made.remove()
 
 
 def test_a_killed_server_keeps_every_promise(cluster: Cluster) -> None:

@@ -4,21 +4,12 @@ handoffs_crash.py itself."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from harness.cluster import Cluster
 from harness.handoffs_crash import Run
 
 KILLS = int(os.environ.get("CALIBER_HANDOFF_KILLS", "1"))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    made.start()
-    yield made
-    made.remove()
 
 
 def test_a_server_killed_at_each_step_leaves_exactly_one_owner(cluster: Cluster) -> None:

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-import pytest
 from harness.cluster import Cluster
 from harness.messages_crash import Run
 
 SENDS = int(os.environ.get("CALIBER_CRASH_SENDS", "400"))
 KILLS = int(os.environ.get("CALIBER_CRASH_KILLS", "1"))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    made.start()
-    yield made
-    made.remove()
 
 
 def test_a_killed_server_keeps_every_promise(cluster: Cluster) -> None:
