@@ -46,3 +46,14 @@ def scheduled(early: Scheduled | None) -> Scheduled:
         assert not Scheduled.packaged(), "pg_cron is packaged here but not installed; run: make setup"
         pytest.skip("PG_CRON IS NOT PACKAGED for this server: caliber_tick was not tested with it")
     return early
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """An empty one for the tests of one file, which kill it."""
+    made = Cluster()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()
