@@ -243,6 +243,29 @@ def test_what_is_over_is_not_overdue(db: Connection, cast: Cast) -> None:
     assert scalar(db, "select overdue from caliber_handoffs") is False
 
 
+def test_an_inbox_is_found_among_many_that_are_over(db: Connection, cast: Cast) -> None:
+    over = cast.initiate()
+    db.execute("select caliber_reject_handoff(%s, %s, 'no')", (over, cast.helper))
+    db.execute(
+        "insert into caliber_handoff select r.* from caliber_handoff as h, generate_series(1, 5000) as n,"
+        " jsonb_populate_record(h, jsonb_build_object('handoff_id', md5(n::text)::uuid)) as r"
+    )
+    cast.initiate()
+    db.execute("analyze caliber_handoff")
+    explain = "explain (analyze, format json) select * from caliber_handoff_inbox(%s)"
+    assert "Seq Scan on caliber_handoff" not in _plan(scalar(db, explain, cast.helper))
+
+
+def _plan(explained: object) -> str:
+    assert isinstance(explained, list)
+    lines, nodes = [], [explained[0]["Plan"]]
+    while nodes:
+        node = nodes.pop()
+        lines.append(f"{node['Node Type']} on {node.get('Relation Name')}")
+        nodes += node.get("Plans", [])
+    return "\n".join(lines)
+
+
 # --- variables ---
 
 

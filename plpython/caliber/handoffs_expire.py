@@ -74,6 +74,7 @@ _HELD = plan(
     select h.handoff_id
     from @extschema@.caliber_handoff as h
     where h.to_agent_id = $1
+        and h.resolved_at is null
         and (
             h.status in ('initiated', 'deferred')
             or (h.status in ('accepted', 'in_progress') and h.return_expected and h.returned_at is null)

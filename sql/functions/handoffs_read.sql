@@ -67,6 +67,7 @@ begin atomic
     from @extschema@.caliber_handoffs as v
     left join @extschema@.caliber_agent as a on a.agent_id = $1
     where v.status in ('initiated', 'deferred', 'accepted', 'in_progress')
+        and v.resolved_at is null
         and v.returned_at is null
         and (
             v.to_agent_id = $1

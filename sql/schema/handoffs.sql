@@ -206,6 +206,7 @@ create index caliber_handoff_due_idx on @extschema@.caliber_handoff (due_at) whe
 create index caliber_handoff_trajectory_idx on @extschema@.caliber_handoff (trajectory_id, handoff_id);
 create index caliber_handoff_from_idx on @extschema@.caliber_handoff (from_agent_id, handoff_id);
 create index caliber_handoff_to_idx on @extschema@.caliber_handoff (to_agent_id, handoff_id);
+create index caliber_handoff_open_idx on @extschema@.caliber_handoff (to_agent_id) where resolved_at is null;
 create index caliber_handoff_received_idx on @extschema@.caliber_handoff (received_trajectory_id);
 create index caliber_handoff_type_idx on @extschema@.caliber_handoff (team_id, to_agent_type)
 where to_agent_id is null and resolved_at is null;
