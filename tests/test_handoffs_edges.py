@@ -205,6 +205,16 @@ def test_what_a_human_decided_counts_in_its_broadcast(db: Connection, cast: Cast
     assert scalar(db, OUTCOME) == "success"
 
 
+def test_a_circle_of_superiors_who_are_gone_ends_at_a_human(db: Connection, cast: Cast) -> None:
+    db.execute(
+        "update caliber_agent set reports_to = %s where agent_id = %s", (cast.reviewer, cast.architect)
+    )
+    gone = "update caliber_agent set status = 'failed' where agent_id in (%s, %s)"
+    db.execute(gone, (cast.reviewer, cast.architect))
+    db.execute("set statement_timeout = '10s'")
+    assert cast.handoff(cast.escalate())["needs_human"] is True
+
+
 # --- a death ---
 
 

@@ -111,14 +111,12 @@ def candidate(handoff: dict[str, Any]) -> str | None:
 
 def above(agent_id: str, passed: list[str]) -> str | None:
     """Who the agent reports to, or the next above who is there; nobody twice."""
-    current, seen = agent_id, set(passed)
-    while (row := _ABOVE.one(current)) is not None and row["agent_id"] != agent_id:
-        if row["agent_id"] not in seen and row["status"] not in ("terminated", "failed", "completed"):
-            return str(row["agent_id"])
-        if len(seen) > 100:
-            return None
+    current, walked = agent_id, {agent_id}
+    while (row := _ABOVE.one(current)) is not None and row["agent_id"] not in walked:
         current = row["agent_id"]
-        seen.add(current + ":seen" if current in seen else current)
+        if current not in passed and row["status"] not in ("terminated", "failed", "completed"):
+            return str(current)
+        walked.add(current)
     return None
 
 
