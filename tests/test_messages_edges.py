@@ -154,6 +154,16 @@ def test_a_key_belongs_to_one_message_in_batches_and_broadcasts_too(db: Connecti
     assert state(db, every, cast.ann, "tester") == "23505"
 
 
+def test_a_batch_with_keys_may_speak_of_message_types(db: Connection, cast: Cast) -> None:
+    """In a payload the word is not another message."""
+    about = {"message_type": "nudge", "more": {"message_type": "nudge"}}
+    one = {"to_agent_id": cast.bob, "message_type": "nudge", "payload": about}
+    batch = Jsonb([{**one, "idempotency_key": "a"}, {**one, "idempotency_key": "b"}])
+    first = db.execute(BATCH, (cast.ann, batch)).fetchall()
+    assert len(first) == 2
+    assert db.execute(BATCH, (cast.ann, batch)).fetchall() == first
+
+
 def test_batches_refuse_what_a_send_refuses(db: Connection, cast: Cast) -> None:
     for wrong in (
         {"artifact_ids": [None]},

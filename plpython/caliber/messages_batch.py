@@ -2,8 +2,8 @@
 
 The messages come as one json array and are taken apart by the statement itself, which checks
 them and writes all or nothing; Python reads them only when one names a schema. Each time json
-goes from Python to a statement costs as much as writing a tenth of the messages, so one more
-statement runs before only where a limit or a reader that sleeps asks for it.
+goes from Python to a statement costs as much as writing a tenth of the messages, so but for the look
+at who sends, a statement runs before only where a limit, a key or a reader that sleeps asks for it.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def send_batch(from_agent_id: str | None, batch: str | None, incarnation: int | 
         if settings.queue_limit or settings.notify_mode == "armed":
             kept = _kept(sender, text) if keyed else {}
             locked = _prepared(sender, text, settings.queue_limit, len(kept))
-        # Each message names its type, so there are at most as many.
+        # Each message names its type, so there are at most as many; a payload may name it too.
         ids = messages_settings.new_ids(settings, min(text.count('"message_type"'), MAX_BATCH))
         long = len(text) > messages_rules.SURELY_SHORT
         statement = _statement(keyed, incarnation is not None, settings.notify_mode)
@@ -318,8 +318,9 @@ def send_batch(from_agent_id: str | None, batch: str | None, incarnation: int | 
         errors.invalid("messages", f"{sent['messages']} messages", f"must hold 1 to {MAX_BATCH} messages")
     if sent["what"] is not None:
         _refuse(sender, sent)
+    ids = ids[: sent["messages"]]
     if not keyed:
-        return ids[: sent["messages"]]
+        return ids
     # What was there under its key keeps the id it had.
     new = {number.replace("-", "") for number in sent["new_ids"]}
     kept = _kept(sender, text) if len(new) < sent["messages"] else {}
