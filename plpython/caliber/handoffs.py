@@ -8,6 +8,7 @@ from caliber import (
     callers,
     checks,
     errors,
+    handoffs_groups,
     handoffs_locks,
     handoffs_route,
     handoffs_rules,
@@ -20,11 +21,7 @@ from caliber import (
 )
 from caliber.plans import plan
 
-MAX_DEPTH = 3
-
 _NEW_ID = plan("select @extschema@.caliber_uuid_v7() as id")
-
-_SETTING = plan("select @extschema@._caliber_config_value('handoff_ack_ms')::bigint as ms")
 
 _SCOPE = plan(
     """
@@ -227,7 +224,7 @@ def arguments(
         "on_timeout": on_timeout or "fail",
         "sender_waits": bool(sender_waits) and kind != "sequential",
         "reroute": bool(reroute),
-        "ack_timeout_ms": ack_timeout_ms or int((_SETTING.one() or {})["ms"]),
+        "ack_timeout_ms": ack_timeout_ms or handoffs_groups.setting("handoff_ack_ms"),
     }
 
 
@@ -417,8 +414,6 @@ def withdraw(
 
 def take_back(handoff: dict[str, Any], reason: str) -> None:
     """An open offer ends by its sender's wish. Nothing has moved."""
-    from caliber import handoffs_groups
-
     handoffs_store.audit(handoff, "failed", reason, outcome="failed", withdrawn=True)
     handoffs_store.save(
         handoff,

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import agents_rules, handoffs_locks, handoffs_store, handoffs_task
+from caliber import agents_rules, handoffs_locks, handoffs_store, handoffs_task, trajectories
 from caliber.plans import plan
-
-# A statement of its own: whoever is about to add to the scope is waited for, and then refused.
-_OPEN_SCOPE = plan(
-    """
-    select s.scope_id
-    from @extschema@.caliber_scope as s
-    where s.trajectory_id = $1 and s.closed_at is null
-    for update
-    """,
-    "uuid",
-)
 
 _CLOSE = plan(
     """
@@ -140,7 +129,7 @@ _RECORD = plan(
 
 def own(trajectory_id: str, agent: dict[str, Any], summary: str, name: str) -> str:
     """The trajectory is the agent's, in a scope of its own; the scope before is closed."""
-    current = _OPEN_SCOPE.one(trajectory_id)
+    current = trajectories.OPEN_SCOPE.one(trajectory_id)
     if current is not None:
         _CLOSE.rows(current["scope_id"], summary[:10_000])
     row = _OWN.one(trajectory_id, agent["agent_id"], agent["team_id"], name) or {}
@@ -153,7 +142,7 @@ def child(name: str, agent: dict[str, Any], parent_id: str) -> tuple[str, str]:
 
 
 def finish_child(trajectory_id: str, status: str, outcome: str) -> None:
-    current = _OPEN_SCOPE.one(trajectory_id)
+    current = trajectories.OPEN_SCOPE.one(trajectory_id)
     if current is not None:
         _CLOSE.rows(current["scope_id"], outcome[:10_000])
     _FINISH.rows(trajectory_id, status, outcome[:10_000])

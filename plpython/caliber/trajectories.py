@@ -103,9 +103,9 @@ _TRAJECTORY = plan(
     *memory_rules.WRITER_TYPES,
 )
 
-# Locked so that a turn or an artifact on its way into the scope is waited for; an artifact holds
-# only a key share lock.
-_OPEN_SCOPE = plan(
+# Locked, in a statement of its own, so that a turn or an artifact on its way into the scope is waited
+# for, and who comes behind is refused. An artifact holds only a key share lock.
+OPEN_SCOPE = plan(
     """
     select s.scope_id, s.scope_no
     from @extschema@.caliber_scope as s
@@ -330,7 +330,7 @@ def _step(
     before: str = trajectory["status"]
     if status not in STEPS[before]:
         memory_rules.not_active(trajectory, f"cannot become {status}")
-    _OPEN_SCOPE.rows(trajectory_id)
+    OPEN_SCOPE.rows(trajectory_id)
     _STEP.rows(
         trajectory_id, status, outcome, f"trajectory_{_EVENT[status]}",
         "warning" if status == "failed" else "info",
@@ -355,7 +355,7 @@ def scope_open(
     if trajectory["status"] != "active":
         memory_rules.not_active(trajectory, "cannot open a scope")
     # A statement of its own: it sees what whoever held the trajectory before has left.
-    current = _OPEN_SCOPE.one(trajectory_id)
+    current = OPEN_SCOPE.one(trajectory_id)
     if current:
         errors.fail(
             errors.WRONG_STATE,
