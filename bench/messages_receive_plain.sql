@@ -21,6 +21,9 @@ taken as (
             and o.processed_at is null
             and o.dead_at is null
             and o.visible_at <= clock_timestamp()
+            and o.attempts < 1 + coalesce(
+                (select s.value::integer from caliber_setting as s where s.key = 'message_max_retries'), 2
+            )
             and (o.expires_at is null or o.expires_at > clock_timestamp())
         order by o.priority desc, o.seq
         limit 1

@@ -96,6 +96,13 @@ _ENUMS = f"""
     order by t.typname collate "C"
 """
 
+_ROW_TYPES = f"""
+    select t.typname, coalesce(obj_description(t.oid, 'pg_type'), ''), t.typrelid
+    from pg_type as t
+    where t.oid in ({_MEMBERS}) and t.typtype = 'c'
+    order by t.typname collate "C"
+"""
+
 _SCHEMA = """
     select n.nspname from pg_extension as x
     join pg_namespace as n on x.extnamespace = n.oid
@@ -144,7 +151,7 @@ def render(conn: Connection) -> str:
         "may act for any agent, an agent's login only for its own.",
         *functions(conn),
         *relations(conn),
-        *enums(conn),
+        *types(conn),
         *settings(conn, schema),
         *errors(),
     ]
@@ -213,8 +220,10 @@ def columns(found: Rows) -> str:
     return table(("Column", "Type"), [(f"`{n}`", t) for n, t, _ in found])
 
 
-def enums(conn: Connection) -> list[str]:
+def types(conn: Connection) -> list[str]:
     parts = ["## Types"]
+    for name, comment, relation in fetch(conn, _ROW_TYPES, "pg_type"):
+        parts += [f"### {name}", comment, columns(fetch(conn, _COLUMNS, relation))]
     for name, comment, labels in fetch(conn, _ENUMS, "pg_type"):
         parts += [f"### {name}", comment, "Values: " + ", ".join(f"`{label}`" for label in labels) + "."]
     return parts

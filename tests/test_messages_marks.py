@@ -151,9 +151,27 @@ GROW = """
 """
 
 
-def test_plans_made_while_queues_were_empty_serve_full_ones(
-    db: Connection, connect: Connect, cast: Cast
+# 200 inboxes of 20 messages each.
+SMALL_QUEUES = """
+    with made as (
+        insert into caliber_message (message_id, from_agent_id, to_agent_id, message_type, thread_id)
+        select new.id, %(ann)s, %(ann)s, 'nudge', new.id
+        from (select caliber_uuid_v7() as id from generate_series(1, 4000)) as new
+        returning message_id
+    ),
+    placed as (select message_id, row_number() over () %% 200 as queue from made)
+    insert into caliber_delivery (message_id, queue_id, from_agent_id, seq, priority, agent_id)
+    select message_id, md5(queue::text)::uuid, %(ann)s, nextval('caliber_message_seq'), 'normal', %(ann)s
+    from placed
+"""
+
+
+@pytest.mark.parametrize("small_queues", [False, True])
+def test_plans_made_while_queues_were_empty_or_small_serve_full_ones(
+    small_queues: bool, db: Connection, connect: Connect, cast: Cast
 ) -> None:
+    if small_queues:
+        db.execute(SMALL_QUEUES, {"ann": cast.ann})
     db.execute("vacuum analyze caliber_message, caliber_delivery, caliber_queue_mark, caliber_setting")
     session = connect()
     session.execute("set plan_cache_mode = force_generic_plan")

@@ -1,15 +1,15 @@
 """Messages: sending one. The contract is in sql/schema/messages.sql.
 
 Sending is one statement: it checks sender, recipient and type, writes content and delivery,
-and notifies. In the notify mode armed a statement before it tries for the recipient's key,
-because what decides about notifying must be read with a snapshot taken after that.
+and notifies. In the notify mode armed it tries for the recipient's key instead, and a second
+statement, whose snapshot is later than that, reads whether there is somebody to be woken.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from caliber import checks, errors, messages_limits, messages_rules, messages_settings
+from caliber import checks, errors, messages_armed, messages_limits, messages_rules, messages_settings
 from caliber.plans import Statement, plan
 
 # Places are drawn after the transaction has its id: see messages_marks.
@@ -32,12 +32,12 @@ MOST_KEYS = 100
 _TYPES = (
     "uuid", "uuid", "text", "text", "jsonb", "uuid", "@extschema@.caliber_message_priority",
     "text", "text", "uuid", "uuid[]", "text", "uuid", "uuid", "bool", "int8", "text", "text",
-    "int4", "int8", "uuid", "int8", "bool",
+    "int4", "int8", "uuid", "int8",
 )  # fmt: skip
 
 # Made of parts, so that a message pays for what it uses only: setting up a part of a statement
 # costs about as much as running it. $20 incarnation, $21 the new id, $22 the settings this
-# session knows, $23 whether it has the recipient's key.
+# session knows.
 _SEND = """
     with made as (
         insert into @extschema@.caliber_message as m (
@@ -58,7 +58,6 @@ _SEND = """
         {conflict}
         returning m.created_at, m.expires_at
     )
-    {disarm}
     insert into @extschema@.caliber_delivery (
         message_id, queue_id, from_agent_id, seq, visible_at, priority, agent_id, expires_at
     )
@@ -97,19 +96,6 @@ _CONFLICT = """
         on conflict (from_agent_id, idempotency_key) where idempotency_key is not null do nothing
 """
 
-_DISARM = """,
-    disarmed as (
-        update @extschema@.caliber_queue_waiter as w
-        set armed = false
-        where w.ctid = any (array(
-            select x.ctid
-            from @extschema@.caliber_queue_waiter as x
-            where x.queue_id = {queue} and x.armed and $23
-            for no key update skip locked
-        ))
-    )
-"""
-
 _NOTIFY = {
     "off": "null",
     "always": """
@@ -120,16 +106,7 @@ _NOTIFY = {
             || coalesce('"' || $3 || '"', 'null') || '}}'
         ) end
     """,
-    "armed": """
-        case
-            when (
-                $23 is not true
-                or (select w.armed from @extschema@.caliber_queue_waiter as w where w.queue_id = {queue})
-            ) and pg_catalog.pg_notification_queue_usage() <= 0.25 then pg_catalog.pg_notify(
-                'caliber_message_' || pg_catalog.replace(({queue})::text, '-', ''), ''
-            )
-        end
-    """,
+    "armed": f"queue_id, {messages_armed.TRY_KEY} as has_key",
 }
 
 # For verbs that rarely put something back into a queue: whether somebody sleeps is not asked.
@@ -161,20 +138,6 @@ _TYPE_QUEUE = """@extschema@._caliber_type_queue(
             (select a.team_id from @extschema@.caliber_agent as a where a.agent_id = $1), $3
         )"""
 
-# In a transaction that keeps its snapshot nothing newer can be read, so it always notifies.
-_KEY = plan(
-    f"""
-    select
-        pg_catalog.current_setting('transaction_isolation') = 'read committed'
-        and pg_catalog.pg_try_advisory_xact_lock_shared(
-            pg_catalog.uuid_hash_extended(coalesce($2, {_TYPE_QUEUE}), 0)
-        ) as locked
-    """,
-    "uuid",
-    "uuid",
-    "text",
-)
-
 _plans: dict[tuple[bool, bool, bool, str, bool], Statement] = {}
 
 
@@ -188,7 +151,6 @@ def _statement(to_agent: bool, keyed: bool, incarnation: bool, mode: str, notice
             settings=messages_settings.STAMP,
             incarnation=_INCARNATION if incarnation else "",
             conflict=_CONFLICT if keyed else "",
-            disarm=_DISARM.format(queue=queue) if mode == "armed" else "",
             queue=queue,
             seq=SEQ,
             notify=_NOTIFY[mode].format(queue=queue),
@@ -274,11 +236,11 @@ def _send(arguments: tuple[Any, ...]) -> str:
             if known is None:
                 raise
             return known
-        mode = settings.notify_mode
-        locked = (_KEY.one(sender, agent, agent_type) or {})["locked"] if mode == "armed" else None
         message_id = messages_settings.new_id(settings)
-        statement = _statement(agent is not None, key is not None, incarnation is not None, mode)
-        if statement.rows(*arguments, message_id, settings.stamp, locked):
+        statement = _statement(
+            agent is not None, key is not None, incarnation is not None, settings.notify_mode
+        )
+        if _written(statement, settings, arguments, message_id):
             return message_id
         if key is not None:
             known = messages_rules.sent_before(arguments)
@@ -292,6 +254,18 @@ def _send(arguments: tuple[Any, ...]) -> str:
         stale = True
         messages_settings.forget()
         messages_limits.forget()
+
+
+def _written(
+    statement: Statement, settings: messages_settings.Settings, arguments: tuple[Any, ...], message_id: str
+) -> bool:
+    """Whether the message was sent; who sleeps is woken."""
+    sent = statement.one(*arguments, message_id, settings.stamp)
+    if sent is None:
+        return False
+    if settings.notify_mode == "armed":
+        messages_armed.wake(sent["queue_id"], sent["has_key"])
+    return True
 
 
 def notice(
@@ -316,11 +290,9 @@ def notice(
     )  # fmt: skip
     for _ in range(2):
         settings = messages_settings.known()
-        mode = settings.notify_mode
-        locked = (_KEY.one(sender, agent, agent_type) or {})["locked"] if mode == "armed" else None
         message_id = messages_settings.new_id(settings)
-        statement = _statement(agent is not None, False, False, mode, notice=True)
-        if statement.rows(*arguments, message_id, settings.stamp, locked):
+        statement = _statement(agent is not None, False, False, settings.notify_mode, notice=True)
+        if _written(statement, settings, arguments, message_id):
             return message_id
         # The recipient has ended, or what this session knew of the settings is stale.
         messages_settings.forget()

@@ -10,129 +10,130 @@ a column that becomes a Python object and back costs as much as finding the mess
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from caliber import checks, errors, messages_bury, messages_marks, messages_rules
-from caliber.plans import Statement, plan
+from caliber.plans import Statement, places, plan
 
 MAX_BATCH = 1000
 MAX_VISIBILITY_MS = 24 * 60 * 60 * 1000
 
 # The lateral joins keep the planner to one index probe a lane and a row, however large the
 # tables are, and stop at the limit: a row that is not taken is not locked either. The limit is
-# written out and what is not used is left out, or Postgres would plan each call anew.
+# written out and what is not used is left out, or Postgres would plan each call anew. How often
+# a message may be taken is looked up only for one that was taken before.
+# $1 agent, $2 visibility_ms, $3 and $4 where its inbox and the queue of its type begin.
 _RECEIVE = """
-    with me as materialized (
-        select
-            a.agent_id,
-            @extschema@._caliber_type_queue(a.team_id, {agent_type}) as shared,
-            1 + coalesce(
-                (
-                    select s.value::integer from @extschema@.caliber_setting as s
-                    where s.key = 'message_max_retries'
-                ),
-                2
-            ) as most
-        from @extschema@.caliber_agent as a
-        where a.agent_id = $1
-            and a.terminated_at is null
-            and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
-            {type_check}
-            {incarnation}
-    ),
-    picked as materialized (
+    update @extschema@.caliber_delivery as d
+    set
+        status = case when d.status = 'read' then d.status else 'delivered' end,
+        attempts = d.attempts + 1,
+        agent_id = $1,
+        receipt = pg_catalog.nextval('@extschema@.caliber_message_seq'),
+        visible_at = pg_catalog.clock_timestamp() + $2 * interval '1 ms',
+        delivered_at = pg_catalog.clock_timestamp()
+    where d.ctid = any (array(
         select free.place
-        from me
+        from (
+            select
+                a.agent_id as own,
+                @extschema@._caliber_type_queue(a.team_id, {queue_type}) as shared
+            from @extschema@.caliber_agent as a
+            where a.agent_id = $1
+                and a.terminated_at is null
+                and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+                {type_check}
+                {incarnation}
+            offset 0
+        ) as me
         cross join lateral (
             values
-            (me.agent_id, 'critical'::@extschema@.caliber_message_priority, $6),
-            (me.shared, 'critical', $7),
-            (me.agent_id, 'high', $6),
-            (me.shared, 'high', $7),
-            (me.agent_id, 'normal', $6),
-            (me.shared, 'normal', $7),
-            (me.agent_id, 'low', $6),
-            (me.shared, 'low', $7)
-        ) as lane (queue_id, priority, low)
+            ('critical'::@extschema@.caliber_message_priority, false),
+            ('critical', true),
+            ('high', false),
+            ('high', true),
+            ('normal', false),
+            ('normal', true),
+            ('low', false),
+            ('low', true)
+        ) as lane (priority, is_shared)
         cross join lateral (
-            select d.ctid as place
-            from @extschema@.caliber_delivery as d
-            where d.queue_id = lane.queue_id
-                and d.priority = lane.priority
-                and d.seq >= lane.low
-                and d.processed_at is null
-                and d.dead_at is null
-                and d.visible_at <= pg_catalog.clock_timestamp()
-                and d.attempts < me.most
-                and (d.expires_at is null or d.expires_at > pg_catalog.clock_timestamp())
+            select o.ctid as place
+            from @extschema@.caliber_delivery as o
+            where o.queue_id = case when lane.is_shared then me.shared else me.own end
+                and o.priority = lane.priority
+                and o.seq >= case when lane.is_shared then $4 else $3 end
+                and o.processed_at is null
+                and o.dead_at is null
+                and o.visible_at <= pg_catalog.clock_timestamp()
+                and (
+                    o.attempts = 0
+                    or o.attempts < 1 + coalesce(
+                        (
+                            select s.value::integer from @extschema@.caliber_setting as s
+                            where s.key = 'message_max_retries'
+                        ),
+                        2
+                    )
+                )
+                and (o.expires_at is null or o.expires_at > pg_catalog.clock_timestamp())
                 {types}
-            order by d.seq
+            order by o.seq
             limit {limit}
             for no key update skip locked
         ) as free
         limit {limit}
-    ),
-    taken as (
-        update @extschema@.caliber_delivery as d
-        set
-            status = case when d.status = 'read' then d.status else 'delivered' end,
-            attempts = d.attempts + 1,
-            agent_id = $1,
-            receipt = pg_catalog.nextval('@extschema@.caliber_message_seq'),
-            visible_at = pg_catalog.clock_timestamp() + $4 * interval '1 ms',
-            delivered_at = pg_catalog.clock_timestamp()
-        where d.ctid = any (array(select p.place from picked as p))
-        returning d.message_id, d.seq, d.priority, d.attempts, d.receipt, d.expires_at
-    )
-    select
-        case when t.message_id is not null then row(
-            t.message_id, t.receipt, m.from_agent_id, m.message_type, t.priority, m.subject, m.body,
-            m.payload, m.requires_response, m.in_reply_to, m.thread_id, m.trajectory_id, m.scope_id,
-            m.artifact_ids, m.channel, m.to_agent_type, m.schema_name, m.created_at, t.expires_at,
-            t.attempts
-        )::text end as message
-    from me
-    left join (
-        taken as t
-        cross join lateral (
-            select c.* from @extschema@.caliber_message as c where c.message_id = t.message_id offset 0
-        ) as m
-    ) on true
-    {order}
+    ))
+    returning
+        d.priority,
+        d.seq,
+        (
+            select row(
+                d.message_id, d.receipt, m.from_agent_id, m.message_type, d.priority, m.subject, m.body,
+                m.payload, m.requires_response, m.in_reply_to, m.thread_id, m.trajectory_id, m.scope_id,
+                m.artifact_ids, m.channel, m.to_agent_type, m.schema_name, m.created_at, d.expires_at,
+                d.attempts
+            )::text
+            from @extschema@.caliber_message as m
+            where m.message_id = d.message_id
+        ) as message
 """
 
-_TYPE_CHECK = "and ($2 = a.agent_type or @extschema@._caliber_is_admin())"
+_IN_ORDER = "with taken as ({receive}) select t.message from taken as t order by t.priority desc, t.seq"
+
+_TYPE_CHECK = "and ({agent_type} = a.agent_type or @extschema@._caliber_is_admin())"
 _TYPES = """
                 and exists (
                     select from @extschema@.caliber_message as m
-                    where m.message_id = d.message_id and m.message_type = any ($3)
+                    where m.message_id = o.message_id and m.message_type = any ({message_types})
                 )
 """
 _INCARNATION = """
             and exists (
                 select from @extschema@.caliber_agent_beat as b
-                where b.agent_id = $1 and b.incarnation = $5
+                where b.agent_id = $1 and b.incarnation = {incarnation}
             )
 """
+_GIVEN = {"agent_type": "text", "message_types": "text[]", "incarnation": "int8"}
 _MOST_PLANS = 50
 _plans: dict[tuple[int, bool, bool, bool], Statement] = {}
 
 
-def _statement(limit: int, agent_type: bool, types: bool, incarnation: bool) -> Statement:
-    found = _plans.get((limit, agent_type, types, incarnation))
+def _statement(limit: int, agent_type: bool, message_types: bool, incarnation: bool) -> Statement:
+    found = _plans.get((limit, agent_type, message_types, incarnation))
     if found is None:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
+        place = places(5, agent_type=agent_type, message_types=message_types, incarnation=incarnation)
         text = _RECEIVE.format(
             limit=limit,
-            agent_type="$2" if agent_type else "a.agent_type",
-            type_check=_TYPE_CHECK if agent_type else "",
-            types=_TYPES if types else "",
-            incarnation=_INCARNATION if incarnation else "",
-            order="order by t.priority desc, t.seq" if limit > 1 else "",
+            queue_type=place.get("agent_type", "a.agent_type"),
+            type_check=_TYPE_CHECK.format(**place) if agent_type else "",
+            types=_TYPES.format(**place) if message_types else "",
+            incarnation=_INCARNATION.format(**place) if incarnation else "",
         )
-        found = plan(text, "uuid", "text", "text[]", "int4", "int8", "int8", "int8")
-        _plans[limit, agent_type, types, incarnation] = found
+        if limit > 1:
+            text = _IN_ORDER.format(receive=text)
+        found = plan(text, "uuid", "int4", "int8", "int8", *[_GIVEN[name] for name in place])
+        _plans[limit, agent_type, message_types, incarnation] = found
     return found
 
 
@@ -153,12 +154,10 @@ def receive(
     statement = _statement(
         max_messages, agent_type is not None, message_types is not None, incarnation is not None
     )
-    rows = statement.rows(
-        agent_id, agent_type, message_types, visibility_ms, incarnation, marks.own, marks.shared
-    )
+    given = [value for value in (agent_type, message_types, incarnation) if value is not None]
+    rows = statement.rows(agent_id, visibility_ms, marks.own, marks.shared, *given)
     if not rows:
-        refuse(agent_id, agent_type, incarnation)
-    if rows[0]["message"] is None:
+        permit(agent_id, agent_type, incarnation)
         # What was tried too often is passed over, and given up when there is nothing else to do.
         messages_bury.bury(marks.queues(), min(marks.own, marks.shared))
         return []
@@ -172,8 +171,8 @@ def refuse_types(message_types: list[str | None] | None) -> None:
         )
 
 
-def refuse(agent_id: str | None, agent_type: str | None, incarnation: int | None) -> NoReturn:
-    """Says why this caller may not take messages as this agent."""
+def permit(agent_id: str | None, agent_type: str | None, incarnation: int | None) -> None:
+    """Refuses a caller who may not take messages as this agent, and says why."""
     agent = messages_rules.acting(agent_id, incarnation)
     if agent_type is not None and agent_type != agent["agent_type"] and not agent["is_admin"]:
         errors.fail(
@@ -182,4 +181,3 @@ def refuse(agent_id: str | None, agent_type: str | None, incarnation: int | None
             detail=f"The agent's type is {agent['agent_type']}, not {errors.shown(agent_type)}.",
             hint="Leave agent_type out.",
         )
-    errors.fail("40001", "the agent changed while it received", hint="Receive again.")

@@ -11,14 +11,13 @@ from typing import Any, NoReturn
 from caliber import callers, checks, errors, messages_rules
 from caliber.messages import WAKE
 from caliber.messages_claim import MAX_BATCH, MAX_VISIBILITY_MS
-from caliber.plans import Statement, plan
+from caliber.plans import Statement, places, plan
 
 MAX_REASON = 2000
 MAX_RETRY_MS = 24 * 60 * 60 * 1000
 
-# $1 message, $2 receipt, $3 agent, $4 incarnation. Without receipt and agent the delivery must
-# be the caller's own or the only one. What is not given is left out of the statement, or
-# Postgres would plan each call anew.
+# $1 message. Without receipt and agent the delivery must be the caller's own or the only one. What
+# is not given is left out of the statement, or Postgres would plan each call anew.
 _MINE = """
         d.message_id = $1
         {receipt}
@@ -35,12 +34,12 @@ _MINE = """
         )
         {alone}
 """
-_RECEIPT = "and d.receipt = $2"
-_AGENT = "and d.agent_id = $3"
+_RECEIPT = "and d.receipt = {receipt}"
+_AGENT = "and d.agent_id = {agent_id}"
 _INCARNATION = """
                 and exists (
                     select from @extschema@.caliber_agent_beat as b
-                    where b.agent_id = a.agent_id and b.incarnation = $4
+                    where b.agent_id = a.agent_id and b.incarnation = {incarnation}
                 )
 """
 _ALONE = """
@@ -73,12 +72,12 @@ _READ = """
 
 _EXTEND = """
     update @extschema@.caliber_delivery as d
-    set visible_at = greatest(d.visible_at, pg_catalog.clock_timestamp() + $5 * interval '1 ms')
+    set visible_at = greatest(d.visible_at, pg_catalog.clock_timestamp() + $2 * interval '1 ms')
     where {mine} {open}
     returning d.visible_at
 """
 
-# $5 reason, $6 whether to try again, $7 pause. A message to a type goes back to all of them, and
+# $2 reason, $3 whether to try again, $4 pause. A message to a type goes back to all of them, and
 # a reader that sleeps until the lease would have ended has to look again.
 _REJECT = (
     """
@@ -103,20 +102,20 @@ _REJECT = (
         update @extschema@.caliber_delivery as d
         set
             status = case
-                when $6 and d.attempts < most.attempts then 'failed' else 'dead'
+                when $3 and d.attempts < most.attempts then 'failed' else 'dead'
             end::@extschema@.caliber_delivery_status,
             dead_at = case
-                when not $6 or d.attempts >= most.attempts then pg_catalog.clock_timestamp()
+                when not $3 or d.attempts >= most.attempts then pg_catalog.clock_timestamp()
             end,
             visible_at = pg_catalog.clock_timestamp() + interval '1 ms' * coalesce(
-                $7, least(most.pause * 2::numeric ^ least(d.attempts - 1, 30), 3600000)::integer
+                $4, least(most.pause * 2::numeric ^ least(d.attempts - 1, 30), 3600000)::integer
             ),
             receipt = null,
             agent_id = case
-                when $6 and d.attempts < most.attempts and d.agent_id <> d.queue_id then null
+                when $3 and d.attempts < most.attempts and d.agent_id <> d.queue_id then null
                 else d.agent_id
             end,
-            error = $5
+            error = $2
         from most
         where {mine} {open} and d.receipt is not null
         returning d.message_id, d.queue_id, d.status, d.agent_id, d.attempts, d.error
@@ -144,23 +143,25 @@ _REJECT = (
 )
 
 _FURTHER = {_EXTEND: ("int4",), _REJECT: ("text", "bool", "int4")}
+_GIVEN = {"receipt": "int8", "agent_id": "uuid", "incarnation": "int8"}
 
 _plans: dict[tuple[str, bool, bool, bool], Statement] = {}
 
 
-def _statement(text: str, receipt: bool, agent: bool, incarnation: bool) -> Statement:
-    found = _plans.get((text, receipt, agent, incarnation))
+def _statement(text: str, receipt: bool, agent_id: bool, incarnation: bool) -> Statement:
+    found = _plans.get((text, receipt, agent_id, incarnation))
     if found is None:
+        further = _FURTHER.get(text, ())
+        place = places(2 + len(further), receipt=receipt, agent_id=agent_id, incarnation=incarnation)
         mine = _MINE.format(
-            receipt=_RECEIPT if receipt else "",
-            agent=_AGENT if agent else "",
-            incarnation=_INCARNATION if incarnation else "",
-            alone="" if receipt or agent else _ALONE,
+            receipt=_RECEIPT.format(**place) if receipt else "",
+            agent=_AGENT.format(**place) if agent_id else "",
+            incarnation=_INCARNATION.format(**place) if incarnation else "",
+            alone="" if receipt or agent_id else _ALONE,
         )
-        found = plan(
-            text.format(mine=mine, open=_OPEN), "uuid", "int8", "uuid", "int8", *_FURTHER.get(text, ())
-        )
-        _plans[text, receipt, agent, incarnation] = found
+        types = [_GIVEN[name] for name in place]
+        found = plan(text.format(mine=mine, open=_OPEN), "uuid", *further, *types)
+        _plans[text, receipt, agent_id, incarnation] = found
     return found
 
 
@@ -173,7 +174,8 @@ def _settle(
     *further: Any,
 ) -> dict[str, Any] | None:
     statement = _statement(text, receipt is not None, agent_id is not None, incarnation is not None)
-    return statement.one(message_id, receipt, agent_id, incarnation, *further)
+    given = [value for value in (receipt, agent_id, incarnation) if value is not None]
+    return statement.one(message_id, *further, *given)
 
 
 # Locked in one order, so that two sessions with the same messages do not block each other.

@@ -220,5 +220,6 @@ def _next(queues: list[str], message_types: list[str | None] | None) -> int | No
 def _me(agent_id: str | None, agent_type: str | None, incarnation: int | None) -> dict[str, Any]:
     me = _ME.one(agent_id, agent_type, incarnation)
     if me is None:
-        messages_claim.refuse(agent_id, agent_type, incarnation)
+        messages_claim.permit(agent_id, agent_type, incarnation)
+        errors.fail("40001", "the agent changed while it received", hint="Receive again.")
     return me

@@ -78,3 +78,9 @@ def _refuse_intrusion() -> None:
 def plan(text: str, *types: str) -> Statement:
     """A statement; types are those of $1, $2 and so on."""
     return Statement(text, types)
+
+
+def places(first: int, **given: bool) -> dict[str, str]:
+    """The arguments that are given, and which $n each of them is; what is not given has none."""
+    names = [name for name, is_given in given.items() if is_given]
+    return {name: f"${number}" for number, name in enumerate(names, first)}

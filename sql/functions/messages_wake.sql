@@ -8,13 +8,14 @@
 --   armed   only a reader that sleeps is notified, on the channel of its own queue
 --   off     nobody is
 --
--- Armed loses no wake-up. A sender tries for the key of the queue, shared, before it writes;
--- if it cannot have it, it simply notifies. If it has it, it reads with a later snapshot
--- whether the reader is armed, and notifies and disarms it if so; it keeps the key until its
--- transaction ends. A reader that found nothing takes the key exclusively, which waits for the
--- senders under way to end, writes that it is armed, and looks once more. Whatever was sent
--- before is there; whoever sends later reads that it is armed. Nobody can keep a sender waiting,
--- and a reader that does not get the key in time is told to poll.
+-- Armed loses no wake-up. A sender that has written tries for the key of the queue, shared; if it
+-- cannot have it, it simply notifies. If it has it, it reads with a later snapshot whether the reader
+-- is armed, and notifies and disarms it if so; it keeps the key until its transaction ends. (A batch or
+-- a broadcast tries for its keys before it writes, which comes to the same.) A reader that found
+-- nothing takes the key exclusively, which waits for the senders under way to end, writes that it is
+-- armed, and looks once more. Whatever was sent before is there; whoever sends later reads that it is
+-- armed, and who has written but not tried yet will. Nobody can keep a sender waiting, and a reader
+-- that does not get the key in time is told to poll.
 --
 -- A loop: LISTEN to caliber_message_channels, then for ever: receive; when there was nothing,
 -- arm; when that says armed, sleep for at most wait_ms or until notified.

@@ -162,6 +162,34 @@ comment on column @extschema@.caliber_delivery.processed_at is 'When it was deal
 comment on column @extschema@.caliber_delivery.dead_at is 'When it was given up.';
 comment on column @extschema@.caliber_delivery.error is 'Why it was last rejected or given up.';
 
+-- What taking one returns. A type of its own, because the columns of a table that a function returns
+-- are put together anew at each call.
+create type @extschema@.caliber_received_message as (
+    message_id uuid,
+    receipt bigint,
+    from_agent_id uuid,
+    message_type text,
+    priority @extschema@.caliber_message_priority,
+    subject text,
+    body text,
+    payload jsonb,
+    requires_response boolean,
+    in_reply_to uuid,
+    thread_id uuid,
+    trajectory_id uuid,
+    scope_id uuid,
+    artifact_ids uuid[], -- noqa: LT01
+    channel text,
+    to_agent_type text,
+    schema_name text,
+    created_at timestamptz,
+    expires_at timestamptz,
+    attempts integer
+);
+
+comment on type @extschema@.caliber_received_message is
+'A message as caliber_message_receive returns it: content, and the receipt that settles it.';
+
 -- Who is in a channel of a task or of a collaboration; everybody of a team is in team.
 create table @extschema@.caliber_channel_member (
     channel text not null,

@@ -55,7 +55,7 @@ def test_every_table_view_column_and_type_has_a_comment(db: Connection) -> None:
     query = f"""
         select t.typname from pg_type as t
         join ({MEMBERS}) as m on m.classid = 'pg_type'::regclass and m.objid = t.oid
-        where t.typtype in ('e', 'd') and obj_description(t.oid, 'pg_type') is null
+        where t.typtype in ('e', 'd', 'c') and obj_description(t.oid, 'pg_type') is null
     """
     assert names(db, query) == []
 
