@@ -30,8 +30,14 @@
 -- is in the chain of that task cannot have it for good. An agent's load is what it has: its active
 -- trajectories, tasks and handoffs among them.
 --
+-- Parts that are out, which are delegations and broadcasts that have not ended and what was returned
+-- and not completed, go with the whole: who takes a trajectory is their sender from then on, except of
+-- what it works on itself. What comes of a part goes into the trajectory it is a part of, whoever
+-- completes it.
+--
 -- Locks are taken in the order agents (parents first, then by id), tree of the task, trajectory,
--- handoff, head of the audit chain, scopes, leases, broadcast group; the messages come last.
+-- handoff, heads of the audit chains (by team, before the first record), the parts, scopes, leases,
+-- broadcast group; the messages come last. Whoever changes a handoff has locked its sender.
 --
 -- There are no foreign keys to agents and contexts: agents are never deleted, contexts are purged.
 
@@ -95,7 +101,7 @@ create index caliber_handoff_group_trajectory_idx on @extschema@.caliber_handoff
 comment on table @extschema@.caliber_handoff_group is 'Broadcasts: handoffs of one thing to several agents.';
 comment on column @extschema@.caliber_handoff_group.broadcast_group_id is 'Its id.';
 comment on column @extschema@.caliber_handoff_group.team_id is 'The team of the trajectory.';
-comment on column @extschema@.caliber_handoff_group.from_agent_id is 'The agent that asks.';
+comment on column @extschema@.caliber_handoff_group.from_agent_id is 'The agent that asks, or that has taken over the work since.';
 comment on column @extschema@.caliber_handoff_group.trajectory_id is 'The work; the sender keeps it.';
 comment on column @extschema@.caliber_handoff_group.aggregation is 'How many have to succeed.';
 comment on column @extschema@.caliber_handoff_group.members is 'How many count: those that have to return.';
@@ -225,7 +231,7 @@ comment on column @extschema@.caliber_handoff.handoff_type is 'Who has the work,
 comment on column @extschema@.caliber_handoff.status is 'Where it stands, as written; the view caliber_handoffs judges by the clock.';
 comment on column @extschema@.caliber_handoff.status_reason is 'Why, for what was rejected, deferred, failed or timed out.';
 comment on column @extschema@.caliber_handoff.needs_human is 'Whether a human is asked for: no agent is left to turn to.';
-comment on column @extschema@.caliber_handoff.from_agent_id is 'The agent that hands over.';
+comment on column @extschema@.caliber_handoff.from_agent_id is 'The agent that hands over; of a part that is out, who has the whole now.';
 comment on column @extschema@.caliber_handoff.to_agent_id is 'The agent that is asked, or has taken it.';
 comment on column @extschema@.caliber_handoff.to_agent_type is 'The type of agent that is asked, of which one takes it.';
 comment on column @extschema@.caliber_handoff.tried_agent_ids is 'Agents that were asked before and did not take it.';
