@@ -301,6 +301,7 @@ def complete_packet(
         "trajectory_id": trajectory["trajectory_id"],
         "scope_id": scope["scope_id"] if scope else None,
         "moved_lock_ids": [],
+        "joint_locks": [],
         "attempts": 1,
         "reroutes": 0,
         "escalation_depth": 0,

@@ -116,7 +116,9 @@ def take(
         if waits:
             handoffs_move.take_off(giver, trajectory_id, waits)
     warnings = warnings + handoffs_move.put_on(taker, trajectory_id, scope_id)
-    moved, lost = handoffs_locks.move(handoff["lock_ids"], giver["agent_id"], taker["agent_id"])
+    moved, joined, lost = handoffs_locks.move(
+        handoff["lock_ids"], giver["agent_id"], taker["agent_id"], handoff["joint_locks"]
+    )
     handoff.update(received_trajectory_id=trajectory_id, received_scope_id=scope_id)
     variables.set_all(trajectory_id, handoff["variables"], giver["agent_id"])
     context_id = handoffs_context.store(handoff, giver, taker)
@@ -132,6 +134,7 @@ def take(
             "received_scope_id": scope_id,
             "context_id": context_id,
             "moved_lock_ids": moved,
+            "joint_locks": joined,
             "warnings": warnings + lost,
             "estimated_completion": estimated_completion,
         },

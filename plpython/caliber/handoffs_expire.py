@@ -280,6 +280,7 @@ def _retry(handoff: dict[str, Any]) -> None:
         "received_scope_id": None,
         "lock_ids": handoff["lock_ids"],
         "moved_lock_ids": [],
+        "joint_locks": [],
     }
     pause = BACKOFF_MS * 2 ** (handoff["attempts"] - 1)
     handoffs_store.audit(handoff, "retried", f"attempt {again['attempts']} of {MAX_ATTEMPTS}")

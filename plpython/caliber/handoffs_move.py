@@ -233,6 +233,8 @@ def give_back(
         take_off(taker, handoff["received_trajectory_id"])
         if giver["status"] == "waiting" and handoff["sender_waits"]:
             resume(giver)
-    back, lost = handoffs_locks.move(handoff["moved_lock_ids"], taker["agent_id"], giver["agent_id"])
+    back, _, lost = handoffs_locks.move(
+        handoff["moved_lock_ids"], taker["agent_id"], giver["agent_id"], handoff["joint_locks"]
+    )
     handoff["lock_ids"] = back
     return warnings + lost

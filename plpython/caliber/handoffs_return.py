@@ -10,6 +10,7 @@ from caliber import (
     errors,
     handoffs_accept,
     handoffs_groups,
+    handoffs_locks,
     handoffs_move,
     handoffs_rules,
     handoffs_store,
@@ -60,7 +61,8 @@ _OWNER = plan("select t.agent_id from @extschema@.caliber_trajectory as t where 
 
 _PREVIOUS = plan(
     """
-    select h.handoff_id, h.from_agent_id, h.handoff_type, h.status, h.returned_at, h.moved_lock_ids
+    select h.handoff_id, h.from_agent_id, h.handoff_type, h.status, h.returned_at, h.moved_lock_ids,
+        h.joint_locks::text as joint_locks
     from @extschema@.caliber_handoff as h
     where h.trajectory_id = $1
         and h.to_agent_id = $2
@@ -181,6 +183,7 @@ def complete(
         handoffs_move.take_off(taker, handoff["received_trajectory_id"])
     _RELEASE.rows(handoff["moved_lock_ids"], taker["agent_id"])
     _RELEASE_SHARED.rows(handoff["moved_lock_ids"], taker["agent_id"])
+    handoffs_locks.part(handoff["joint_locks"], taker["agent_id"])
     handoffs_tell.tell(handoff, "task_complete", taker["agent_id"], giver["agent_id"], f"completed: {result}")
     return status
 
@@ -300,7 +303,12 @@ def to_previous(
     handoffs.one_offer(str(trajectory_id), locked)
     handoff = handoffs.complete_packet(packet, sender, trajectory)
     # The leases that came with it go back with it, as far as they still run.
-    handoff.update(to_agent_id=before["from_agent_id"], to_agent_type=None, lock_ids=before["moved_lock_ids"])
+    handoff.update(
+        to_agent_id=before["from_agent_id"],
+        to_agent_type=None,
+        lock_ids=before["moved_lock_ids"],
+        joint_locks=handoffs_store.loads(before["joint_locks"]),
+    )
     previous = locked[before["from_agent_id"]]
     callers.refuse_ended(previous, None)
     handoffs_store.audit(handoff, "initiated", "return to previous")

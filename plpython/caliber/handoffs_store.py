@@ -19,8 +19,8 @@ TRIES = 5
 
 _COLUMNS = """
     status, status_reason, needs_human, from_agent_id, sender_waits, to_agent_id, tried_agent_ids,
-    scope_id, received_trajectory_id, received_scope_id, context_id, lock_ids, moved_lock_ids, attempts,
-    reroutes, available_at, ack_by, return_by, lapses_at, due_at, reminded_at, estimated_completion,
+    scope_id, received_trajectory_id, received_scope_id, context_id, lock_ids, moved_lock_ids, joint_locks,
+    attempts, reroutes, available_at, ack_by, return_by, lapses_at, due_at, reminded_at, estimated_completion,
     accepted_at, started_at, returned_at, resolved_at, return_status, result_type, result,
     variables_changed, artifacts_produced, tokens_consumed, return_notes, warnings
 """
@@ -195,11 +195,10 @@ _LOAD = plan(f"select ({handoffs_rules.LOAD.format(agent='$1')}) as load", "uuid
 _BAD = ("rejected", "failed", "timeout", "escalated")
 
 
-def _loads(text: str) -> dict[str, Any]:
+def loads(text: str) -> Any:
     import json
 
-    value: dict[str, Any] = json.loads(text)
-    return value
+    return json.loads(text)
 
 
 def dumps(value: Any) -> str:
@@ -211,7 +210,7 @@ def dumps(value: Any) -> str:
 def _read(row: dict[str, Any] | None, handoff_id: str | None) -> dict[str, Any]:
     if row is None:
         memory_rules.missing("handoff", handoff_id)
-    return {**_loads(row["handoff"]), **{name: row[name] for name in CLOCK}}
+    return {**loads(row["handoff"]), **{name: row[name] for name in CLOCK}}
 
 
 def peek(handoff_id: str | None) -> dict[str, Any]:
@@ -289,7 +288,7 @@ def save(
     never = {name: None for name, ms in given.items() if ms is None}
     then = {name: ms for name, ms in given.items() if ms is not None}
     row = _SAVE.one(handoff["handoff_id"], dumps({**changes, **never}), dumps(then)) or {}
-    return {**_loads(row["handoff"]), **{name: handoff[name] for name in CLOCK if name in handoff}}
+    return {**loads(row["handoff"]), **{name: handoff[name] for name in CLOCK if name in handoff}}
 
 
 def late(handoff: dict[str, Any]) -> bool:

@@ -143,6 +143,7 @@ create table @extschema@.caliber_handoff (
     artifact_ids uuid[] not null,
     lock_ids uuid[] not null,
     moved_lock_ids uuid[] not null,
+    joint_locks jsonb not null,
     history_mode @extschema@.caliber_history_mode not null,
     max_messages integer,
     history_include jsonb not null,
@@ -254,6 +255,7 @@ comment on column @extschema@.caliber_handoff.variables is 'Context variables th
 comment on column @extschema@.caliber_handoff.artifact_ids is 'Artifacts that go with it.';
 comment on column @extschema@.caliber_handoff.lock_ids is 'Leases that go with it.';
 comment on column @extschema@.caliber_handoff.moved_lock_ids is 'The receiver''s leases that came of them.';
+comment on column @extschema@.caliber_handoff.joint_locks is 'Those of them that joined a shared lease which the receiver had, with what each of both had: an array.';
 comment on column @extschema@.caliber_handoff.history_mode is 'How much of what was said goes with it.';
 comment on column @extschema@.caliber_handoff.max_messages is 'At most so many turns of it.';
 comment on column @extschema@.caliber_handoff.history_include is 'Which kinds of turn: system_messages, tool_calls, tool_results, agent_reasoning.';
