@@ -218,9 +218,7 @@ def test_ones_own_shared_lease_outlives_what_was_given_for_good(db: Connection, 
 
 
 @pytest.mark.parametrize("since", ["extended", "released"])
-def test_what_became_of_ones_own_shared_lease_since_stays_so(
-    db: Connection, cast: Cast, since: str
-) -> None:
+def test_what_became_of_ones_own_shared_lease_since_stays_so(db: Connection, cast: Cast, since: str) -> None:
     lock = scalar(db, SHARED, cast.worker, 30_000)
     own = scalar(db, SHARED, cast.helper, 60_000)
     handoff = cast.delegate(lock_ids=[lock])

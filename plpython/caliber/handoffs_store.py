@@ -230,9 +230,7 @@ class _Changed(Exception):
     """Leaves a subtransaction, which gives back its locks."""
 
 
-def parties(
-    handoff_id: str | None, *more: str | None
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def parties(handoff_id: str | None, *more: str | None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The handoff and its sender, and more agents, locked. The sender is another by the time it is locked
     when the whole changed hands meanwhile: then from the beginning, so that the order of locks is kept."""
     for _ in range(TRIES - 1):
