@@ -372,13 +372,81 @@ returns setof @extschema@.caliber_audit
 language sql
 stable
 begin atomic
+    -- A branch for each index, of which the arguments leave one, also where the plan does not know them.
     select r.*
-    from @extschema@.caliber_audit as r
-    where ($1 is null or r.handoff_id = $1)
-        and ($2 is null or r.task_id = $2)
-        and ($3 is null or r.from_agent_id = $3)
-        and ($4 is null or r.to_agent_id = $4)
-        and ($5 is null or r.trajectory_id = $5)
+    from (
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.handoff_id = $1
+                and ($2 is null or r.task_id = $2)
+                and ($3 is null or r.from_agent_id = $3)
+                and ($4 is null or r.to_agent_id = $4)
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.task_id = $2
+                and $1 is null
+                and ($3 is null or r.from_agent_id = $3)
+                and ($4 is null or r.to_agent_id = $4)
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.from_agent_id = $3
+                and $1 is null
+                and $2 is null
+                and ($4 is null or r.to_agent_id = $4)
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.to_agent_id = $4
+                and $1 is null
+                and $2 is null
+                and $3 is null
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.trajectory_id = $5
+                and $1 is null
+                and $2 is null
+                and $3 is null
+                and $4 is null
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where $1 is null
+                and $2 is null
+                and $3 is null
+                and $4 is null
+                and $5 is null
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+    ) as r
     order by r.recorded_at desc, r.audit_no desc
     limit case
         when $6 between 1 and 10000 then $6
@@ -410,15 +478,42 @@ begin atomic
             'hash', pg_catalog.encode(r.hash, 'hex')
         )
     )::text
-    from @extschema@.caliber_audit as r
-    where r.recorded_at >= $1
-        and r.recorded_at < $2
-        and ($3 is null or r.handoff_id = $3)
-        and (
-            (select @extschema@._caliber_sees_all())
-            or r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-            or r.to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-        )
+    -- A branch for each index, of which the caller and the arguments leave one or two.
+    from (
+        select r.*
+        from @extschema@.caliber_audit as r
+        where r.handoff_id = $3
+            and (
+                (select @extschema@._caliber_sees_all())
+                or r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+                or r.to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            )
+        union all
+        select r.*
+        from @extschema@.caliber_audit as r
+        where $3 is null
+            and (select @extschema@._caliber_sees_all())
+            and r.recorded_at >= $1
+            and r.recorded_at < $2
+        union all
+        select r.*
+        from @extschema@.caliber_audit as r
+        where $3 is null
+            and not (select @extschema@._caliber_sees_all())
+            and r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            and r.recorded_at >= $1
+            and r.recorded_at < $2
+        union all
+        select r.*
+        from @extschema@.caliber_audit as r
+        where $3 is null
+            and not (select @extschema@._caliber_sees_all())
+            and r.to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            and (r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])) is not true
+            and r.recorded_at >= $1
+            and r.recorded_at < $2
+    ) as r
+    where r.recorded_at >= $1 and r.recorded_at < $2
     order by r.team_id, r.audit_no;
 end;
 
