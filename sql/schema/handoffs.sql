@@ -294,29 +294,3 @@ comment on column @extschema@.caliber_handoff.artifacts_produced is 'Artifacts t
 comment on column @extschema@.caliber_handoff.tokens_consumed is 'Tokens the receiver used.';
 comment on column @extschema@.caliber_handoff.return_notes is 'What the receiver adds.';
 comment on column @extschema@.caliber_handoff.warnings is 'What was accepted all the same: missing capabilities, lost leases.';
-
--- The parties read a handoff, and while it is open to a type, the agents of that type in the team.
-alter table @extschema@.caliber_handoff enable row level security;
-create policy caliber_handoff_read on @extschema@.caliber_handoff for select
-using (
-    (select @extschema@._caliber_sees_all())
-    or from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-    or to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-    or (
-        to_agent_id is null
-        and resolved_at is null
-        and team_id = (select @extschema@._caliber_my_team())
-        and to_agent_type = (
-            select a.agent_type
-            from @extschema@.caliber_agent as a
-            where a.agent_id = (select @extschema@._caliber_my_agent())
-        )
-    )
-);
-
-alter table @extschema@.caliber_handoff_group enable row level security;
-create policy caliber_handoff_group_read on @extschema@.caliber_handoff_group for select
-using (
-    (select @extschema@._caliber_sees_all())
-    or from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-);
