@@ -200,6 +200,73 @@ def test_an_end_cut_off_with_its_head_is_told_by_a_hash_kept_elsewhere(
     assert scalar(db, compare, head["team_id"], head["audit_no"], head["hash"]) == 6
 
 
+COUNTED = """
+    create or replace function _caliber_audit_hash(
+        prev_hash bytea, content_hash bytea, team_id uuid, audit_no bigint, recorded_at timestamptz,
+        is_escalation boolean
+    ) returns bytea language plpgsql immutable parallel safe as $$
+    begin
+        return sha256(prev_hash || content_hash || convert_to(
+            team_id::text || ' ' || audit_no || ' ' || (extract('epoch' from recorded_at) * 1000000)::bigint
+            || case when is_escalation then ' escalation' else ' handoff' end, 'UTF8'
+        ));
+    end $$
+"""
+
+
+@pytest.mark.parametrize("left", ["all", "every second"])
+def test_a_chain_numbered_anew_is_verified_in_as_many_steps_as_it_has_records(
+    db: Connection, trail: list[uuid.UUID], left: str
+) -> None:
+    """Counted are the hashes that are made. What could not be looked for is found all the same."""
+    for _ in range(294):
+        write(db, "accepted", trail[0])
+    if left == "all":
+        by_hand(
+            db,
+            "update caliber_audit set audit_no = audit_no + 1000000",
+            "update caliber_audit set audit_no = audit_no - 999999",
+        )
+    else:
+        by_hand(
+            db,
+            "delete from caliber_audit where audit_no % 2 = 1",
+            "update caliber_audit set audit_no = audit_no / 2",
+        )
+    db.execute(COUNTED)
+    db.execute("set track_functions = 'pl'")
+    calls = "select calls from pg_stat_xact_user_functions where funcname = '_caliber_audit_hash'"
+    with db.transaction():
+        problems = found(db)
+        made = int(str(scalar(db, calls)))
+    if left == "all":
+        assert [no for problem, no in problems if problem == "reordered"] == list(range(2, 302))
+        assert made < 300 * 10
+    else:
+        bad = {no for problem, no in problems if problem in ("reordered", "changed")}
+        assert bad == set(range(1, 151))
+        assert made < 150 * 50
+
+
+def test_a_record_that_was_changed_does_not_hide_where_the_others_were(
+    db: Connection, trail: list[uuid.UUID]
+) -> None:
+    """Numbered anew as a whole, and one in the middle does not say any more which was before it."""
+    by_hand(
+        db,
+        "update caliber_audit set prev_hash = sha256('x') where audit_no = 3",
+        "update caliber_audit set audit_no = audit_no + 100",
+    )
+    details = (
+        "select audit_no, problem, detail from caliber_audit_verify()"
+        " where problem in ('changed', 'reordered')"
+    )
+    rows = {row["audit_no"]: (row["problem"], row["detail"]) for row in db.execute(details)}
+    assert rows[103][0] == "changed"
+    for number in (101, 102, 104, 105):
+        assert rows[number] == ("reordered", f"was written as number {number - 100}")
+
+
 def test_a_head_put_back_is_found(db: Connection, trail: list[uuid.UUID]) -> None:
     by_hand(db, "update caliber_audit_head set audit_no = 5")
     assert ("inserted", 6) in found(db)

@@ -169,6 +169,98 @@ def test_a_lease_that_was_extended_for_hours_is_not_given_for_hours(
     assert scalar(db, query) is True
 
 
+SHARED = "select caliber_lock_acquire(%s, 'file', 'a.py', 'shared', %s)"
+LEASES = (
+    "select holder_agent_id::text as holder, lock_id::text as lock, expires_at from caliber_lock"
+    " order by acquired_at"
+)
+
+
+def leases(db: Connection) -> dict[object, tuple[object, object]]:
+    return {row["holder"]: (row["lock"], row["expires_at"]) for row in db.execute(LEASES)}
+
+
+@pytest.mark.parametrize("end", ["returned", "lapsed"])
+@pytest.mark.parametrize("longer", ["sender", "receiver"])
+def test_a_shared_lease_that_met_ones_own_is_parted_again(
+    db: Connection, cast: Cast, longer: str, end: str
+) -> None:
+    """Each has what it had: the receiver its own lease, with its id and its time, the sender its part."""
+    sender_ms, receiver_ms = (600_000, 30_000) if longer == "sender" else (30_000, 600_000)
+    lock = scalar(db, SHARED, cast.worker, sender_ms)
+    scalar(db, SHARED, cast.helper, receiver_ms)
+    before = leases(db)
+    handoff = cast.delegate(lock_ids=[lock])
+    cast.accept(handoff)
+    assert list(leases(db)) == [cast.helper]
+    if end == "returned":
+        db.execute(RETURN, (handoff, cast.helper))
+    else:
+        cast.lapse(handoff)
+    after = leases(db)
+    assert set(after) == {cast.worker, cast.helper}
+    assert after[cast.helper] == before[cast.helper]
+    assert after[cast.worker][0] != lock
+    left = "select expires_at - clock_timestamp() > %s * interval '1 ms' from caliber_lock"
+    query = left + " where holder_agent_id = %s"
+    assert scalar(db, query, sender_ms - 10_000, cast.worker) is True
+    assert cast.handoff(handoff)["warnings"] == []
+
+
+def test_ones_own_shared_lease_outlives_what_was_given_for_good(db: Connection, cast: Cast) -> None:
+    lock = scalar(db, SHARED, cast.worker, 600_000)
+    own = scalar(db, SHARED, cast.helper, 30_000)
+    handoff = cast.initiate(lock_ids=[lock])
+    cast.accept(handoff)
+    assert [row["lock"] for row in db.execute(LEASES)] == [str(own)]
+    db.execute("select caliber_complete_handoff(%s, %s)", (handoff, cast.helper))
+    assert [row["lock"] for row in db.execute(LEASES)] == [str(own)]
+
+
+@pytest.mark.parametrize("since", ["extended", "released"])
+def test_what_became_of_ones_own_shared_lease_since_stays_so(db: Connection, cast: Cast, since: str) -> None:
+    lock = scalar(db, SHARED, cast.worker, 30_000)
+    own = scalar(db, SHARED, cast.helper, 60_000)
+    handoff = cast.delegate(lock_ids=[lock])
+    cast.accept(handoff)
+    if since == "extended":
+        db.execute("select caliber_lock_extend(%s, 600000)", (own,))
+        longer = leases(db)[cast.helper]
+        db.execute(RETURN, (handoff, cast.helper))
+        assert leases(db)[cast.helper] == longer
+        assert cast.worker in leases(db)
+    else:
+        db.execute("select caliber_lock_release(%s)", (own,))
+        db.execute(RETURN, (handoff, cast.helper))
+        assert (leases(db), cast.handoff(handoff)["warnings"]) == ({}, ["lease lost: a.py"])
+
+
+def test_a_shared_lease_that_ran_out_is_not_revived(db: Connection, cast: Cast) -> None:
+    """Who slept past it does not pass the guard because a lease of the same thing came by a handoff."""
+    lock = scalar(db, SHARED, cast.worker, 600_000)
+    old = scalar(db, SHARED, cast.helper, 30_000)
+    query = "update caliber_lock_shared set expires_at = now() where lock_id = %s returning fence"
+    fence = scalar(db, query, old)
+    handoff = cast.delegate(lock_ids=[lock])
+    cast.accept(handoff)
+    row = db.execute("select lock_id, fence from caliber_lock_shared").fetchone()
+    assert row is not None
+    assert row["lock_id"] != old
+    assert int(str(row["fence"])) > int(str(fence))
+    db.execute(RETURN, (handoff, cast.helper))
+    assert list(leases(db)) == [cast.worker]
+
+
+def test_a_shared_lease_goes_back_to_who_had_the_work_before(db: Connection, cast: Cast) -> None:
+    lock = scalar(db, SHARED, cast.worker, 600_000)
+    scalar(db, SHARED, cast.helper, 30_000)
+    own = leases(db)[cast.helper]
+    cast.accept(cast.initiate(lock_ids=[lock]))
+    back = "select status from caliber_handoff_return_to_previous(%s, %s)"
+    assert scalar(db, back, cast.work, cast.helper) == "accepted"
+    assert (set(leases(db)), leases(db)[cast.helper]) == ({cast.worker, cast.helper}, own)
+
+
 # --- a human ---
 
 

@@ -301,6 +301,7 @@ def complete_packet(
         "trajectory_id": trajectory["trajectory_id"],
         "scope_id": scope["scope_id"] if scope else None,
         "moved_lock_ids": [],
+        "joint_locks": [],
         "attempts": 1,
         "reroutes": 0,
         "escalation_depth": 0,
@@ -348,6 +349,8 @@ def begin(handoff: dict[str, Any], sender: dict[str, Any]) -> str:
     """Record it, write it, tell the one it is for; or turn it down at once, or ask for a human."""
     refusal = handoff.pop("refusal", None)
     reason = str(handoff["reason"])
+    if handoff.get("parent_handoff_id"):
+        handoffs_store.chains(handoff)
     handoffs_store.audit(
         handoff, "initiated", reason, handoff["decision_rationale"], triggered_by=handoff["triggered_by"]
     )
@@ -406,6 +409,8 @@ def withdraw(
     memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(sender, None)
     handoff = handoffs_store.lock(handoff_id)
+    if handoff["from_agent_id"] != agent_id:
+        memory_rules.missing("handoff", handoff_id)
     if handoff["status"] not in handoffs_store.PENDING:
         handoffs_store.wrong_state(handoff, "withdrawn")
     take_back(handoff, reason)

@@ -12,6 +12,7 @@ from caliber import (
     handoffs_groups,
     handoffs_locks,
     handoffs_move,
+    handoffs_parts,
     handoffs_route,
     handoffs_rules,
     handoffs_store,
@@ -31,7 +32,7 @@ def _asked(
     checks.required("agent_id", agent_id)
     handoff = handoffs_store.peek(handoff_id)
     _addressed(handoff, handoffs_store.look(str(agent_id)))
-    found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
+    handoff, found = handoffs_store.parties(handoff_id, agent_id)
     taker, giver = found[str(agent_id)], found[handoff["from_agent_id"]]
     memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(taker, None)
@@ -100,6 +101,7 @@ def take(
 ) -> dict[str, Any]:
     """Record it, then move what moves; all in this transaction."""
     handoff["to_agent_id"] = taker["agent_id"]
+    handoffs_store.chains(handoff)
     handoffs_store.audit(handoff, "accepted", "; ".join(warnings) or "accepted", warnings=warnings)
     waits = handoff["sender_waits"]
     if handoff["handoff_type"] in handoffs_rules.MOVES:
@@ -107,13 +109,16 @@ def take(
         scope_id = handoffs_move.own(trajectory_id, taker, handoff["handoff_notes"], "handoff")
         handoffs_move.take_off(giver, trajectory_id, waits)
         warnings = warnings + handoffs_task.assign(trajectory_id, giver, taker)
+        handoffs_parts.inherit(trajectory_id, giver, taker)
     else:
         title = handoff["task_id"] or handoff["handoff_notes"]
         trajectory_id, scope_id = handoffs_move.child(title, taker, handoff["trajectory_id"])
         if waits:
             handoffs_move.take_off(giver, trajectory_id, waits)
     warnings = warnings + handoffs_move.put_on(taker, trajectory_id, scope_id)
-    moved, lost = handoffs_locks.move(handoff["lock_ids"], giver["agent_id"], taker["agent_id"])
+    moved, joined, lost = handoffs_locks.move(
+        handoff["lock_ids"], giver["agent_id"], taker["agent_id"], handoff["joint_locks"]
+    )
     handoff.update(received_trajectory_id=trajectory_id, received_scope_id=scope_id)
     variables.set_all(trajectory_id, handoff["variables"], giver["agent_id"])
     context_id = handoffs_context.store(handoff, giver, taker)
@@ -129,6 +134,7 @@ def take(
             "received_scope_id": scope_id,
             "context_id": context_id,
             "moved_lock_ids": moved,
+            "joint_locks": joined,
             "warnings": warnings + lost,
             "estimated_completion": estimated_completion,
         },
@@ -228,7 +234,7 @@ def running(
     handoff = handoffs_store.peek(handoff_id)
     if handoff["to_agent_id"] != agent_id:
         memory_rules.missing("handoff", handoff_id)
-    found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
+    handoff, found = handoffs_store.parties(handoff_id, agent_id)
     taker, giver = found[str(agent_id)], found[handoff["from_agent_id"]]
     memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(taker, None)

@@ -23,15 +23,31 @@ MAX_ATTEMPTS = 3
 BACKOFF_MS = 2000
 MAX_BATCH = 10_000
 
+# With the teams in whose audit chains settling it may be recorded.
 _DUE = plan(
     """
-    select h.handoff_id
+    select
+        h.handoff_id,
+        array(
+            select t.team_id
+            from @extschema@.caliber_trajectory as t
+            where t.trajectory_id = h.trajectory_id
+            union
+            select o.team_id
+            from @extschema@.caliber_handoff as o
+            where o.trajectory_id = h.trajectory_id and o.resolved_at is null
+        ) as teams
     from @extschema@.caliber_handoff as h
     where h.due_at <= pg_catalog.clock_timestamp()
     order by h.due_at
     limit $1
     """,
     "int4",
+)
+
+_HEAD = plan(
+    "select from @extschema@.caliber_audit_head as c where c.team_id = $1 for update",
+    "uuid",
 )
 
 # Both parties, the handoff and the root of the task behind it, where nobody else is at them: then
@@ -103,15 +119,45 @@ def expire(max_handoffs: int | None) -> int:
     callers.require_admin("settle handoffs")
     checks.required("max_handoffs", max_handoffs)
     checks.between("max_handoffs", max_handoffs, 1, MAX_BATCH)
-    return sum(_alone(row["handoff_id"]) for row in list(_DUE.rows(max_handoffs)))
+    due = list(_DUE.rows(max_handoffs))
+    held = _heads({team for row in due for team in row["teams"]})
+    return sum(_alone(row["handoff_id"]) for row in due if held.issuperset(row["teams"]))
+
+
+def _heads(teams: set[str]) -> set[str]:
+    """Those whose audit chain is free or becomes so in time. In one order, as whoever else locks several,
+    since all of them are kept until the end; one that somebody keeps holds up only its own team."""
+    held = set()
+    for team in sorted(teams):
+        try:
+            with plpy.subtransaction():
+                _HEAD.rows(team)
+        except plpy.SPIError as error:
+            if error.sqlstate not in _BUSY:
+                raise
+        else:
+            held.add(team)
+    return held
+
+
+class _Taken(Exception):
+    """Leaves a subtransaction, which gives back what was locked to find out."""
+
+
+def _claim(handoff_id: str) -> None:
+    free = _FREE.one(handoff_id)
+    if not free or not free["parties"]:
+        raise _Taken
 
 
 def _alone(handoff_id: str) -> bool:
     """One, whole or not at all; what is in somebody's hands is left to the next call."""
     try:
         with plpy.subtransaction():
-            free = _FREE.one(handoff_id)
-            return bool(free and free["parties"] and settle(handoff_id))
+            _claim(handoff_id)
+            return settle(handoff_id)
+    except _Taken:
+        return False
     except (plpy.Error, plpy.SPIError) as error:
         if error.sqlstate == _CANCELLED:
             raise
@@ -127,8 +173,9 @@ def settle(handoff_id: str) -> bool:
     handoffs_task.hold(handoff["trajectory_id"])
     asked = handoff["to_agent_id"]
     handoff = handoffs_store.lock(handoff_id)
-    if not handoff["due"] or handoff["to_agent_id"] != asked:
+    if not handoff["due"] or handoff["to_agent_id"] != asked or handoff["from_agent_id"] not in found:
         return False
+    handoffs_store.chains(handoff)
     giver = found[handoff["from_agent_id"]]
     if handoff["status"] in handoffs_store.PENDING:
         _unanswered(handoff, giver, "no acknowledgement in time")
@@ -144,29 +191,36 @@ def settle(handoff_id: str) -> bool:
 def give_back(agent_id: str) -> int:
     """For an agent that is gone: what it was asked is as not answered, what it was lent goes back.
     What was given to it for good stays its own. Whose other party is busy is left to the next call."""
-    return sum(_gone(row["handoff_id"], agent_id) for row in list(_HELD.rows(agent_id)))
+    return sum(_without(row["handoff_id"], agent_id) for row in list(_HELD.rows(agent_id)))
+
+
+def _without(handoff_id: str, agent_id: str) -> bool:
+    try:
+        with plpy.subtransaction():
+            _claim(handoff_id)
+            return _gone(handoff_id, agent_id)
+    except _Taken:
+        return False
 
 
 def _gone(handoff_id: str, agent_id: str) -> bool:
-    with plpy.subtransaction():
-        free = _FREE.one(handoff_id)
-        if not free or not free["parties"]:
-            return False
-        handoff = handoffs_store.peek(handoff_id)
-        found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
-        handoffs_task.hold(handoff["trajectory_id"])
-        handoff = handoffs_store.lock(handoff_id)
-        if handoff["to_agent_id"] != agent_id or handoff["resolved_at"] or handoff["returned_at"]:
-            # Taken back, or sent to another, since it was found.
-            return False
-        giver, why = found[handoff["from_agent_id"]], f"{found[agent_id]['name']} is gone"
-        if handoff["status"] in handoffs_store.PENDING:
-            _unanswered(handoff, giver, why)
-        elif handoffs_move.passed_on(handoff):
-            return False
-        else:
-            _lapsed(handoff, giver, found[agent_id], why)
-        return True
+    handoff = handoffs_store.peek(handoff_id)
+    found = handoffs_store.agents(handoff["from_agent_id"], agent_id)
+    handoffs_task.hold(handoff["trajectory_id"])
+    handoff = handoffs_store.lock(handoff_id)
+    gone = handoff["to_agent_id"] != agent_id or handoff["from_agent_id"] not in found
+    if gone or handoff["resolved_at"] or handoff["returned_at"]:
+        # Taken back, sent to another or inherited since it was found.
+        return False
+    handoffs_store.chains(handoff)
+    giver, why = found[handoff["from_agent_id"]], f"{found[agent_id]['name']} is gone"
+    if handoff["status"] in handoffs_store.PENDING:
+        _unanswered(handoff, giver, why)
+    elif handoffs_move.passed_on(handoff):
+        return False
+    else:
+        _lapsed(handoff, giver, found[agent_id], why)
+    return True
 
 
 def _postpone(handoff: dict[str, Any]) -> None:
@@ -226,6 +280,7 @@ def _retry(handoff: dict[str, Any]) -> None:
         "received_scope_id": None,
         "lock_ids": handoff["lock_ids"],
         "moved_lock_ids": [],
+        "joint_locks": [],
     }
     pause = BACKOFF_MS * 2 ** (handoff["attempts"] - 1)
     handoffs_store.audit(handoff, "retried", f"attempt {again['attempts']} of {MAX_ATTEMPTS}")

@@ -187,6 +187,9 @@ def close(
     found = handoffs_store.agents(agent_id, *receivers)
     memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(found[str(agent_id)], None)
+    group = _GROUP.one(broadcast_group_id) or {}
+    if group["from_agent_id"] != agent_id:
+        memory_rules.missing("handoff_group", broadcast_group_id)
     rows = list(_OPEN.rows(broadcast_group_id))
     # Also who was handed a part of it while the others were waited for.
     found |= handoffs_store.agents(*(row["to_agent_id"] for row in rows if row["to_agent_id"] not in found))

@@ -170,6 +170,12 @@ def put_on(agent: dict[str, Any], trajectory_id: str, scope_id: str) -> list[str
     return []
 
 
+def resume(agent: dict[str, Any]) -> None:
+    """What it waited for has come, or comes to another."""
+    current = agent["current_trajectory_id"]
+    _put(agent, "active" if current else "idle", current, agent["current_scope_id"])
+
+
 def _put(agent: dict[str, Any], status: str, trajectory_id: str | None, scope_id: str | None) -> None:
     _ASSIGN.rows(agent["agent_id"], status, None, trajectory_id, scope_id)
     agent.update(status=status, current_trajectory_id=trajectory_id, current_scope_id=scope_id)
@@ -208,6 +214,8 @@ def give_back(
     handoff: dict[str, Any], giver: dict[str, Any], taker: dict[str, Any], success: bool, summary: str
 ) -> list[str]:
     """What was lent goes back to who lent it: the trajectory, the leases, the assignment."""
+    from caliber import handoffs_parts
+
     warnings: list[str] = []
     trajectory_id = handoff["trajectory_id"]
     if handoff["handoff_type"] == "escalation":
@@ -218,13 +226,15 @@ def give_back(
         else:
             scope = own(trajectory_id, giver, summary, "returned")
             warnings += handoffs_task.assign(trajectory_id, taker, giver)
+            handoffs_parts.inherit(trajectory_id, taker, giver)
             warnings += put_on(giver, trajectory_id, scope)
     else:
         finish_child(handoff["received_trajectory_id"], "completed" if success else "failed", summary)
         take_off(taker, handoff["received_trajectory_id"])
         if giver["status"] == "waiting" and handoff["sender_waits"]:
-            current = giver["current_trajectory_id"]
-            _put(giver, "active" if current else "idle", current, giver["current_scope_id"])
-    back, lost = handoffs_locks.move(handoff["moved_lock_ids"], taker["agent_id"], giver["agent_id"])
+            resume(giver)
+    back, _, lost = handoffs_locks.move(
+        handoff["moved_lock_ids"], taker["agent_id"], giver["agent_id"], handoff["joint_locks"]
+    )
     handoff["lock_ids"] = back
     return warnings + lost

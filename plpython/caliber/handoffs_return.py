@@ -10,11 +10,14 @@ from caliber import (
     errors,
     handoffs_accept,
     handoffs_groups,
+    handoffs_locks,
     handoffs_move,
     handoffs_rules,
     handoffs_store,
+    handoffs_task,
     handoffs_tell,
     memory_rules,
+    trajectories,
     variables,
 )
 from caliber.plans import plan
@@ -54,9 +57,12 @@ _COPY = plan(
     "uuid",
 )
 
+_OWNER = plan("select t.agent_id from @extschema@.caliber_trajectory as t where t.trajectory_id = $1", "uuid")
+
 _PREVIOUS = plan(
     """
-    select h.handoff_id, h.from_agent_id, h.handoff_type, h.status, h.returned_at, h.moved_lock_ids
+    select h.handoff_id, h.from_agent_id, h.handoff_type, h.status, h.returned_at, h.moved_lock_ids,
+        h.joint_locks::text as joint_locks
     from @extschema@.caliber_handoff as h
     where h.trajectory_id = $1
         and h.to_agent_id = $2
@@ -121,6 +127,7 @@ def give(
     if len(known) != len(produced):
         errors.invalid("artifacts_produced", produced, "must hold artifacts of the receiver's own")
     handoff.update(tokens_consumed=tokens_consumed, artifacts_produced=produced)
+    handoffs_store.chains(handoff)
     handoffs_store.audit(handoff, "returned", notes or str(return_status), notes, outcome=return_status)
     success = return_status != "failed"
     warnings = handoffs_move.give_back(handoff, giver, taker, success, notes or f"returned: {return_status}")
@@ -176,6 +183,7 @@ def complete(
         handoffs_move.take_off(taker, handoff["received_trajectory_id"])
     _RELEASE.rows(handoff["moved_lock_ids"], taker["agent_id"])
     _RELEASE_SHARED.rows(handoff["moved_lock_ids"], taker["agent_id"])
+    handoffs_locks.part(handoff["joint_locks"], taker["agent_id"])
     handoffs_tell.tell(handoff, "task_complete", taker["agent_id"], giver["agent_id"], f"completed: {result}")
     return status
 
@@ -187,22 +195,42 @@ def _by_sender(
     notes: str | None,
     incarnation: int | None,
 ) -> str:
-    if handoff["from_agent_id"] != agent_id:
-        memory_rules.missing("handoff", handoff["handoff_id"])
+    """Or by whoever has the whole now: what came of a part is the whole's, whoever ends it."""
+    _may_end(handoff, agent_id)
     sender = handoffs_store.agents(agent_id)[str(agent_id)]
     memory_rules.fence(agent_id, incarnation)
     callers.refuse_ended(sender, None)
     trajectory = handoffs_store.trajectory(handoff["trajectory_id"])
     handoff = handoffs_store.lock(handoff["handoff_id"])
+    _may_end(handoff, agent_id)
     if handoff["status"] not in handoffs_store.RUNNING:
         handoffs_store.wrong_state(handoff, "completed")
     if handoff["returned_at"] is None:
         handoffs_store.wrong_state(handoff, "completed", "not returned")
     status = _end(handoff, outcome or str(handoff["return_status"]), notes)
-    if trajectory["agent_id"] == agent_id and trajectory["status"] == "active":
+    if trajectory["status"] in ("active", "suspended"):
+        _has_scope(handoff)
         variables.set_all(handoff["trajectory_id"], handoff["variables_changed"], handoff["to_agent_id"])
         _COPY.rows(handoff["artifacts_produced"], handoff["trajectory_id"])
     return status
+
+
+def _may_end(handoff: dict[str, Any], agent_id: str | None) -> None:
+    if handoff["from_agent_id"] == agent_id:
+        return
+    if (_OWNER.one(handoff["trajectory_id"]) or {})["agent_id"] != agent_id:
+        memory_rules.missing("handoff", handoff["handoff_id"])
+
+
+def _has_scope(handoff: dict[str, Any]) -> None:
+    """Artifacts go into a scope; rather than lose them, the step is refused."""
+    if handoff["artifacts_produced"] and trajectories.OPEN_SCOPE.one(handoff["trajectory_id"]) is None:
+        errors.fail(
+            errors.WRONG_STATE,
+            "there is no open scope to take the artifacts",
+            detail=f"Trajectory {handoff['trajectory_id']} has none.",
+            hint="caliber_scope_open opens one; then complete the handoff again.",
+        )
 
 
 def _end(handoff: dict[str, Any], outcome: str, notes: str | None) -> str:
@@ -224,9 +252,10 @@ def resolve(handoff_id: str | None, decision: str | None) -> str:
     if not checks.label("decision", decision, handoffs_rules.MAX_TEXT):
         errors.invalid("decision", decision, "must not be null or empty")
     # As everybody who changes a handoff: its sender first.
-    handoffs_store.agents(handoffs_store.peek(handoff_id)["from_agent_id"])
+    handoff, found = handoffs_store.parties(handoff_id)
+    handoffs_task.hold(handoff["trajectory_id"])
     handoff = handoffs_store.lock(handoff_id)
-    if not handoff["needs_human"] or handoff["status"] in handoffs_store.RUNNING:
+    if not _for_human(handoff, found[handoff["from_agent_id"]]):
         handoffs_store.wrong_state(handoff, "decided by a human")
     handoffs_store.audit(handoff, "completed", "human", decision, outcome="success")
     handoffs_store.save(
@@ -237,6 +266,13 @@ def resolve(handoff_id: str | None, decision: str | None) -> str:
     if handoff["resolved_at"] is None:
         handoffs_groups.count(handoff, success=True)
     return "completed"
+
+
+def _for_human(handoff: dict[str, Any], sender: dict[str, Any]) -> bool:
+    """It was asked for one, or was returned to an agent that has ended and will never complete it."""
+    if handoff["status"] in handoffs_store.RUNNING:
+        return handoff["returned_at"] is not None and sender["status"] == "terminated"
+    return bool(handoff["needs_human"])
 
 
 def to_previous(
@@ -267,7 +303,12 @@ def to_previous(
     handoffs.one_offer(str(trajectory_id), locked)
     handoff = handoffs.complete_packet(packet, sender, trajectory)
     # The leases that came with it go back with it, as far as they still run.
-    handoff.update(to_agent_id=before["from_agent_id"], to_agent_type=None, lock_ids=before["moved_lock_ids"])
+    handoff.update(
+        to_agent_id=before["from_agent_id"],
+        to_agent_type=None,
+        lock_ids=before["moved_lock_ids"],
+        joint_locks=handoffs_store.loads(before["joint_locks"]),
+    )
     previous = locked[before["from_agent_id"]]
     callers.refuse_ended(previous, None)
     handoffs_store.audit(handoff, "initiated", "return to previous")

@@ -167,6 +167,8 @@ def reroute(
         errors.invalid("to_agent_id", to_agent_id, "must be another agent")
     _, _, locked = handoffs.sender_of(agent_id, handoff["trajectory_id"], incarnation)
     handoff = handoffs_store.lock(handoff_id)
+    if handoff["from_agent_id"] != agent_id:
+        memory_rules.missing("handoff", handoff_id)
     if handoff["status"] not in REROUTED_FROM or handoffs_store.late(handoff):
         handoffs_store.wrong_state(handoff, "rerouted")
     if handoff["resolved_at"] is not None:

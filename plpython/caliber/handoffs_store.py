@@ -6,20 +6,23 @@ that somebody else will read go through as text, json and all: Python would roun
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
+
+import plpy
 
 from caliber import errors, handoffs_rules, memory_rules
 from caliber.plans import plan
 
 PENDING = ("initiated", "deferred")
 RUNNING = ("accepted", "in_progress")
+TRIES = 5
 
 _COLUMNS = """
-    status, status_reason, needs_human, to_agent_id, tried_agent_ids, scope_id, received_trajectory_id,
-    received_scope_id, context_id, lock_ids, moved_lock_ids, attempts, reroutes, available_at, ack_by,
-    return_by, lapses_at, due_at, reminded_at, estimated_completion, accepted_at, started_at, returned_at,
-    resolved_at, return_status, result_type, result, variables_changed, artifacts_produced,
-    tokens_consumed, return_notes, warnings
+    status, status_reason, needs_human, from_agent_id, sender_waits, to_agent_id, tried_agent_ids,
+    scope_id, received_trajectory_id, received_scope_id, context_id, lock_ids, moved_lock_ids, joint_locks,
+    attempts, reroutes, available_at, ack_by, return_by, lapses_at, due_at, reminded_at, estimated_completion,
+    accepted_at, started_at, returned_at, resolved_at, return_status, result_type, result,
+    variables_changed, artifacts_produced, tokens_consumed, return_notes, warnings
 """
 
 # What the clock says of a handoff when it is read; left_ms is until its deadline.
@@ -167,16 +170,35 @@ _AUDIT = plan(
     "@extschema@.caliber_event_severity",
 )
 
+# What is written about a trajectory may go to several chains: the teams of those that had it, and of what
+# was passed on of it. Their heads in one order, before the first record; a chain that has no head yet
+# cannot be waited for in another order, since nothing of it is open.
+_CHAINS = plan(
+    """
+    select c.team_id
+    from @extschema@.caliber_audit_head as c
+    where c.team_id in (
+        select t.team_id from @extschema@.caliber_trajectory as t where t.trajectory_id = $1
+        union
+        select h.team_id
+        from @extschema@.caliber_handoff as h
+        where h.trajectory_id = $1 and h.resolved_at is null
+    )
+    order by c.team_id
+    for update
+    """,
+    "uuid",
+)
+
 _LOAD = plan(f"select ({handoffs_rules.LOAD.format(agent='$1')}) as load", "uuid")
 
 _BAD = ("rejected", "failed", "timeout", "escalated")
 
 
-def _loads(text: str) -> dict[str, Any]:
+def loads(text: str) -> Any:
     import json
 
-    value: dict[str, Any] = json.loads(text)
-    return value
+    return json.loads(text)
 
 
 def dumps(value: Any) -> str:
@@ -188,7 +210,7 @@ def dumps(value: Any) -> str:
 def _read(row: dict[str, Any] | None, handoff_id: str | None) -> dict[str, Any]:
     if row is None:
         memory_rules.missing("handoff", handoff_id)
-    return {**_loads(row["handoff"]), **{name: row[name] for name in CLOCK}}
+    return {**loads(row["handoff"]), **{name: row[name] for name in CLOCK}}
 
 
 def peek(handoff_id: str | None) -> dict[str, Any]:
@@ -202,6 +224,42 @@ def lock(handoff_id: str | None) -> dict[str, Any]:
 def agents(*ids: str | None) -> dict[str, dict[str, Any]]:
     wanted = [key for key in ids if key is not None]
     return {row["agent_id"]: dict(row) for row in _AGENTS.rows(wanted)}
+
+
+class _Changed(Exception):
+    """Leaves a subtransaction, which gives back its locks."""
+
+
+def parties(handoff_id: str | None, *more: str | None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The handoff and its sender, and more agents, locked. The sender is another by the time it is locked
+    when the whole changed hands meanwhile: then from the beginning, so that the order of locks is kept."""
+    for _ in range(TRIES - 1):
+        if (locked := _parties(handoff_id, more)) is not None:
+            return locked
+    return _parties(handoff_id, more) or _changes(handoff_id)
+
+
+def _parties(
+    handoff_id: str | None, more: tuple[str | None, ...]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
+    handoff = peek(handoff_id)
+    try:
+        with plpy.subtransaction():
+            found = agents(handoff["from_agent_id"], *more)
+            if peek(handoff_id)["from_agent_id"] != handoff["from_agent_id"]:
+                raise _Changed
+    except _Changed:
+        return None
+    return handoff, found
+
+
+def _changes(handoff_id: str | None) -> NoReturn:
+    errors.fail(
+        errors.BUSY,
+        "the handoff changes hands",
+        detail=f"Handoff {handoff_id} had another sender each of {TRIES} times.",
+        hint="Call again.",
+    )
 
 
 def look(agent_id: str) -> dict[str, Any]:
@@ -228,7 +286,7 @@ def save(
     never = {name: None for name, ms in given.items() if ms is None}
     then = {name: ms for name, ms in given.items() if ms is not None}
     row = _SAVE.one(handoff["handoff_id"], dumps({**changes, **never}), dumps(then)) or {}
-    return {**_loads(row["handoff"]), **{name: handoff[name] for name in CLOCK if name in handoff}}
+    return {**loads(row["handoff"]), **{name: handoff[name] for name in CLOCK if name in handoff}}
 
 
 def late(handoff: dict[str, Any]) -> bool:
@@ -256,6 +314,11 @@ def audit(
         dumps(handoff), event, reason or event, rationale, outcome, handoff.get("tokens_consumed"),
         dumps(details), "warning" if event in _BAD else "info",
     )  # fmt: skip
+
+
+def chains(handoff: dict[str, Any]) -> None:
+    """Before the first record of a step that may write to more than one chain."""
+    _CHAINS.rows(handoff["trajectory_id"])
 
 
 def load(agent_id: str) -> int:

@@ -72,11 +72,16 @@ _PASSED_ON = plan(
     "uuid",
 )
 
+# While the one who had the part had the whole too, the part was still from who had the whole before.
 _ASSIGN_HANDOFF = plan(
     """
     update @extschema@.caliber_handoff as h
-    set to_agent_id = $2, tried_agent_ids = pg_catalog.array_append(h.tried_agent_ids, h.to_agent_id)
-    where h.handoff_id = $1
+    set
+        to_agent_id = $2,
+        tried_agent_ids = pg_catalog.array_append(h.tried_agent_ids, h.to_agent_id),
+        from_agent_id = case when t.agent_id = $2 then h.from_agent_id else t.agent_id end
+    from @extschema@.caliber_trajectory as t
+    where h.handoff_id = $1 and t.trajectory_id = h.trajectory_id
     """,
     "uuid",
     "uuid",

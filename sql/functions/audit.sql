@@ -1,4 +1,4 @@
--- Audit: chaining, verifying, reading, exporting, retention. The contract is in schema/audit.sql.
+-- Audit: chaining, reading, exporting, retention. The contract is in schema/audit.sql.
 
 -- What is hashed is what is exported, so that a verifier outside needs nothing else.
 create function @extschema@._caliber_audit_content(record @extschema@.caliber_audit)
@@ -141,225 +141,6 @@ for each statement execute function @extschema@._caliber_audit_keep();
 create trigger caliber_audit_pruned_keep before update on @extschema@.caliber_audit_pruned
 for each row execute function @extschema@._caliber_audit_keep();
 
-create function @extschema@.caliber_audit_verify(
-    team_id uuid default null,
-    known_no bigint default null,
-    known_hash bytea default null
-)
-returns table (
-    problem text,
-    audit_no bigint,
-    handoff_id uuid,
-    event_type text,
-    detail text,
-    team_id_of_chain uuid
-)
-language sql
-stable
-security definer
-set search_path = pg_catalog, pg_temp
-begin atomic
-    with link as (
-        select
-            r.team_id,
-            r.audit_no,
-            r.handoff_id,
-            r.event_type,
-            r.recorded_at,
-            r.is_escalation,
-            r.content_hash,
-            r.prev_hash,
-            r.hash,
-            false as pruned,
-            r.content_hash = pg_catalog.sha256(
-                pg_catalog.convert_to(@extschema@._caliber_audit_content(r)::text, 'UTF8')
-            ) as content_holds
-        from @extschema@.caliber_audit as r
-        where $1 is null or r.team_id = $1
-        union all
-        select
-            p.team_id,
-            p.audit_no,
-            null,
-            null,
-            p.recorded_at,
-            p.is_escalation,
-            p.content_hash,
-            p.prev_hash,
-            p.hash,
-            true,
-            -- The least that the settings allow: what was purged before one was raised was purged rightly.
-            p.recorded_at < pg_catalog.clock_timestamp()
-            - case when p.is_escalation then interval '180 days' else interval '90 days' end
-        from @extschema@.caliber_audit_pruned as p
-        where $1 is null or p.team_id = $1
-    ),
-
-    judged as (
-        select
-            l.*,
-            l.hash = @extschema@._caliber_audit_hash(
-                l.prev_hash, l.content_hash, l.team_id, l.audit_no, l.recorded_at, l.is_escalation
-            ) as hash_holds,
-            pg_catalog.lag(l.audit_no) over chain as before_no,
-            pg_catalog.lag(l.hash) over chain as before_hash
-        from link as l
-        window chain as (partition by l.team_id order by l.audit_no)
-    ),
-
-    -- A record that does not fit its own place may fit another: then it was moved.
-    bad as (
-        select
-            j.*,
-            (
-                select o.audit_no
-                from judged as o
-                where o.team_id = j.team_id
-                    and (not o.hash_holds or o.hash = j.hash)
-                    and j.hash = @extschema@._caliber_audit_hash(
-                        j.prev_hash, j.content_hash, j.team_id, o.audit_no, j.recorded_at, j.is_escalation
-                    )
-                order by o.audit_no
-                limit 1
-            ) as moved_from
-        from judged as j
-        where not j.content_holds or not j.hash_holds
-    ),
-
-    last as (
-        select
-            h.team_id,
-            h.audit_no,
-            h.hash,
-            (select pg_catalog.max(l.audit_no) from link as l where l.team_id = h.team_id) as last_no,
-            (
-                select l.hash from link as l
-                where l.team_id = h.team_id and l.audit_no = h.audit_no
-            ) as last_hash
-        from @extschema@.caliber_audit_head as h
-        where $1 is null or h.team_id = $1
-    ),
-
-    found as (
-        select
-            case
-                when b.pruned and not b.content_holds then 'removed'
-                when b.content_holds and b.moved_from is not null then 'reordered'
-                else 'changed'
-            end as problem,
-            b.audit_no,
-            b.handoff_id,
-            b.event_type,
-            case
-                when b.pruned and not b.content_holds
-                    then 'is marked as past its retention, which it is not'
-                when b.content_holds and b.moved_from is not null
-                    then 'was written as number ' || b.moved_from
-                when not b.content_holds then 'is not what was written'
-                else 'does not fit its hash, or was not written here'
-            end as detail,
-            b.team_id
-        from bad as b
-        union all
-        -- What is missing between two, or at the beginning.
-        select
-            'removed',
-            coalesce(j.before_no, 0) + 1,
-            null,
-            null,
-            case
-                when j.audit_no - coalesce(j.before_no, 0) = 2 then 'the record is missing'
-                else 'the records up to ' || j.audit_no - 1 || ' are missing'
-            end,
-            j.team_id
-        from judged as j
-        where j.audit_no > coalesce(j.before_no, 0) + 1
-            and not (j.before_no is null and j.pruned)
-        union all
-        -- Fits itself, but not the one before.
-        select
-            'changed',
-            j.audit_no,
-            j.handoff_id,
-            j.event_type,
-            'does not follow the record before it',
-            j.team_id
-        from judged as j
-        where j.content_holds
-            and j.hash_holds
-            and not exists (
-                select from bad as b
-                where b.team_id = j.team_id and b.audit_no = j.before_no
-            )
-            and (
-                (j.before_no = j.audit_no - 1 and j.prev_hash <> j.before_hash)
-                or (j.audit_no = 1 and j.prev_hash <> pg_catalog.decode(pg_catalog.repeat('00', 32), 'hex'))
-            )
-        union all
-        select
-            'removed',
-            coalesce(e.last_no, 0) + 1,
-            null,
-            null,
-            'the chain ends before its head, number ' || e.audit_no,
-            e.team_id
-        from last as e
-        where coalesce(e.last_no, 0) < e.audit_no
-        union all
-        select
-            'inserted',
-            j.audit_no,
-            j.handoff_id,
-            j.event_type,
-            'stands behind the head of the chain',
-            j.team_id
-        from judged as j
-        left join last as e on j.team_id = e.team_id
-        where j.audit_no > coalesce(e.audit_no, 0)
-        union all
-        select
-            'changed',
-            e.audit_no,
-            null,
-            null,
-            'the head of the chain has another hash',
-            e.team_id
-        from last as e
-        where e.last_hash <> e.hash
-        union all
-        select
-            'changed',
-            $2,
-            null,
-            null,
-            'is not the record whose hash you know',
-            $1
-        where $2 is not null
-            and not exists (
-                select from judged as j
-                where j.audit_no = $2 and j.hash = $3
-            )
-            -- Of what retention has deleted from the beginning only the last hash is left to compare.
-            and not exists (
-                select from judged as j
-                where j.pruned and j.before_no is null and j.audit_no > $2 and j.content_holds and j.hash_holds
-            )
-    )
-
-    select
-        f.problem,
-        f.audit_no,
-        f.handoff_id,
-        f.event_type,
-        f.detail,
-        f.team_id
-    from found as f
-    order by f.team_id, f.audit_no, f.problem;
-end;
-
-comment on function @extschema@.caliber_audit_verify(uuid, bigint, bytea) is
-'Every record that was changed, removed, inserted or reordered, of one team''s chain or of all; no row when all is as it was written. With a number and a hash kept from caliber_audit_head, whether that record is still what it was.';
-
 create function @extschema@.caliber_audit_trail(
     handoff_id uuid default null,
     task_id text default null,
@@ -372,13 +153,81 @@ returns setof @extschema@.caliber_audit
 language sql
 stable
 begin atomic
+    -- A branch for each index, of which the arguments leave one, also where the plan does not know them.
     select r.*
-    from @extschema@.caliber_audit as r
-    where ($1 is null or r.handoff_id = $1)
-        and ($2 is null or r.task_id = $2)
-        and ($3 is null or r.from_agent_id = $3)
-        and ($4 is null or r.to_agent_id = $4)
-        and ($5 is null or r.trajectory_id = $5)
+    from (
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.handoff_id = $1
+                and ($2 is null or r.task_id = $2)
+                and ($3 is null or r.from_agent_id = $3)
+                and ($4 is null or r.to_agent_id = $4)
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.task_id = $2
+                and $1 is null
+                and ($3 is null or r.from_agent_id = $3)
+                and ($4 is null or r.to_agent_id = $4)
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.from_agent_id = $3
+                and $1 is null
+                and $2 is null
+                and ($4 is null or r.to_agent_id = $4)
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.to_agent_id = $4
+                and $1 is null
+                and $2 is null
+                and $3 is null
+                and ($5 is null or r.trajectory_id = $5)
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where r.trajectory_id = $5
+                and $1 is null
+                and $2 is null
+                and $3 is null
+                and $4 is null
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+        union all
+        (
+            select r.*
+            from @extschema@.caliber_audit as r
+            where $1 is null
+                and $2 is null
+                and $3 is null
+                and $4 is null
+                and $5 is null
+            order by r.recorded_at desc, r.audit_no desc
+            limit least(greatest($6, 1), 10000)
+        )
+    ) as r
     order by r.recorded_at desc, r.audit_no desc
     limit case
         when $6 between 1 and 10000 then $6
@@ -410,15 +259,42 @@ begin atomic
             'hash', pg_catalog.encode(r.hash, 'hex')
         )
     )::text
-    from @extschema@.caliber_audit as r
-    where r.recorded_at >= $1
-        and r.recorded_at < $2
-        and ($3 is null or r.handoff_id = $3)
-        and (
-            (select @extschema@._caliber_sees_all())
-            or r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-            or r.to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-        )
+    -- A branch for each index, of which the caller and the arguments leave one or two.
+    from (
+        select r.*
+        from @extschema@.caliber_audit as r
+        where r.handoff_id = $3
+            and (
+                (select @extschema@._caliber_sees_all())
+                or r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+                or r.to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            )
+        union all
+        select r.*
+        from @extschema@.caliber_audit as r
+        where $3 is null
+            and (select @extschema@._caliber_sees_all())
+            and r.recorded_at >= $1
+            and r.recorded_at < $2
+        union all
+        select r.*
+        from @extschema@.caliber_audit as r
+        where $3 is null
+            and not (select @extschema@._caliber_sees_all())
+            and r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            and r.recorded_at >= $1
+            and r.recorded_at < $2
+        union all
+        select r.*
+        from @extschema@.caliber_audit as r
+        where $3 is null
+            and not (select @extschema@._caliber_sees_all())
+            and r.to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
+            and (r.from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])) is not true
+            and r.recorded_at >= $1
+            and r.recorded_at < $2
+    ) as r
+    where r.recorded_at >= $1 and r.recorded_at < $2
     order by r.team_id, r.audit_no;
 end;
 
@@ -442,7 +318,4 @@ grant execute on function
     @extschema@.caliber_audit_trail(uuid, text, uuid, uuid, uuid, integer),
     @extschema@.caliber_audit_export(timestamptz, timestamptz, uuid)
 to caliber_admin, caliber_agent, caliber_observer;
--- Who sees only a part of a chain cannot tell whether it is whole.
-grant execute on function @extschema@.caliber_audit_verify(uuid, bigint, bytea)
-to caliber_admin, caliber_observer;
 grant execute on function @extschema@.caliber_audit_purge(integer) to caliber_admin;

@@ -193,7 +193,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @handoffs_return.complete@ $python$;
 
 comment on function @extschema@.caliber_complete_handoff(uuid, uuid, @extschema@.caliber_return_status, text, bigint, bigint) is
-'Ends a handoff: by its sender after the return, whose variables and artifacts are then the trajectory''s, or by the receiver where nothing is returned, whose leases are then released. KA007 unless it can be.';
+'Ends a handoff: by its sender, or who has the trajectory now, after the return, whose variables and artifacts are then the trajectory''s; or by the receiver where nothing is returned, whose leases are then released. KA007 unless it can be, or when there are artifacts and no open scope to take them.';
 
 create function @extschema@.caliber_withdraw_handoff(
     handoff_id uuid,
@@ -273,7 +273,7 @@ set search_path = pg_catalog, pg_temp
 as $python$ @handoffs_return.resolve@ $python$;
 
 comment on function @extschema@.caliber_handoff_resolve(uuid, text) is
-'What a human decided about a handoff that asked for one. Admins only.';
+'What a human decided about a handoff that asked for one, or that was returned to an agent that has ended. Admins only.';
 
 create function @extschema@._caliber_handoffs_expire(
     max_handoffs integer default 100

@@ -18,7 +18,8 @@
 -- 180 of an escalation, which is the least that the settings allow.
 --
 -- Writing a record locks the head of the team's chain until the transaction ends: the steps of a
--- team's handoffs commit one after the other.
+-- team's handoffs commit one after the other. A step that is recorded in the chains of several teams
+-- locks their heads first, in the order of the teams.
 
 create table @extschema@.caliber_audit (
     team_id uuid not null,

@@ -30,8 +30,14 @@
 -- is in the chain of that task cannot have it for good. An agent's load is what it has: its active
 -- trajectories, tasks and handoffs among them.
 --
+-- Parts that are out, which are delegations and broadcasts that have not ended and what was returned
+-- and not completed, go with the whole: who takes a trajectory is their sender from then on, except of
+-- what it works on itself. What comes of a part goes into the trajectory it is a part of, whoever
+-- completes it.
+--
 -- Locks are taken in the order agents (parents first, then by id), tree of the task, trajectory,
--- handoff, head of the audit chain, scopes, leases, broadcast group; the messages come last.
+-- handoff, heads of the audit chains (by team, before the first record), the parts, scopes, leases,
+-- broadcast group; the messages come last. Whoever changes a handoff has locked its sender.
 --
 -- There are no foreign keys to agents and contexts: agents are never deleted, contexts are purged.
 
@@ -95,7 +101,7 @@ create index caliber_handoff_group_trajectory_idx on @extschema@.caliber_handoff
 comment on table @extschema@.caliber_handoff_group is 'Broadcasts: handoffs of one thing to several agents.';
 comment on column @extschema@.caliber_handoff_group.broadcast_group_id is 'Its id.';
 comment on column @extschema@.caliber_handoff_group.team_id is 'The team of the trajectory.';
-comment on column @extschema@.caliber_handoff_group.from_agent_id is 'The agent that asks.';
+comment on column @extschema@.caliber_handoff_group.from_agent_id is 'The agent that asks, or that has taken over the work since.';
 comment on column @extschema@.caliber_handoff_group.trajectory_id is 'The work; the sender keeps it.';
 comment on column @extschema@.caliber_handoff_group.aggregation is 'How many have to succeed.';
 comment on column @extschema@.caliber_handoff_group.members is 'How many count: those that have to return.';
@@ -137,6 +143,7 @@ create table @extschema@.caliber_handoff (
     artifact_ids uuid[] not null,
     lock_ids uuid[] not null,
     moved_lock_ids uuid[] not null,
+    joint_locks jsonb not null,
     history_mode @extschema@.caliber_history_mode not null,
     max_messages integer,
     history_include jsonb not null,
@@ -225,7 +232,7 @@ comment on column @extschema@.caliber_handoff.handoff_type is 'Who has the work,
 comment on column @extschema@.caliber_handoff.status is 'Where it stands, as written; the view caliber_handoffs judges by the clock.';
 comment on column @extschema@.caliber_handoff.status_reason is 'Why, for what was rejected, deferred, failed or timed out.';
 comment on column @extschema@.caliber_handoff.needs_human is 'Whether a human is asked for: no agent is left to turn to.';
-comment on column @extschema@.caliber_handoff.from_agent_id is 'The agent that hands over.';
+comment on column @extschema@.caliber_handoff.from_agent_id is 'The agent that hands over; of a part that is out, who has the whole now.';
 comment on column @extschema@.caliber_handoff.to_agent_id is 'The agent that is asked, or has taken it.';
 comment on column @extschema@.caliber_handoff.to_agent_type is 'The type of agent that is asked, of which one takes it.';
 comment on column @extschema@.caliber_handoff.tried_agent_ids is 'Agents that were asked before and did not take it.';
@@ -248,6 +255,7 @@ comment on column @extschema@.caliber_handoff.variables is 'Context variables th
 comment on column @extschema@.caliber_handoff.artifact_ids is 'Artifacts that go with it.';
 comment on column @extschema@.caliber_handoff.lock_ids is 'Leases that go with it.';
 comment on column @extschema@.caliber_handoff.moved_lock_ids is 'The receiver''s leases that came of them.';
+comment on column @extschema@.caliber_handoff.joint_locks is 'Those of them that joined a shared lease which the receiver had, with what each of both had: an array.';
 comment on column @extschema@.caliber_handoff.history_mode is 'How much of what was said goes with it.';
 comment on column @extschema@.caliber_handoff.max_messages is 'At most so many turns of it.';
 comment on column @extschema@.caliber_handoff.history_include is 'Which kinds of turn: system_messages, tool_calls, tool_results, agent_reasoning.';
@@ -286,29 +294,3 @@ comment on column @extschema@.caliber_handoff.artifacts_produced is 'Artifacts t
 comment on column @extschema@.caliber_handoff.tokens_consumed is 'Tokens the receiver used.';
 comment on column @extschema@.caliber_handoff.return_notes is 'What the receiver adds.';
 comment on column @extschema@.caliber_handoff.warnings is 'What was accepted all the same: missing capabilities, lost leases.';
-
--- The parties read a handoff, and while it is open to a type, the agents of that type in the team.
-alter table @extschema@.caliber_handoff enable row level security;
-create policy caliber_handoff_read on @extschema@.caliber_handoff for select
-using (
-    (select @extschema@._caliber_sees_all())
-    or from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-    or to_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-    or (
-        to_agent_id is null
-        and resolved_at is null
-        and team_id = (select @extschema@._caliber_my_team())
-        and to_agent_type = (
-            select a.agent_type
-            from @extschema@.caliber_agent as a
-            where a.agent_id = (select @extschema@._caliber_my_agent())
-        )
-    )
-);
-
-alter table @extschema@.caliber_handoff_group enable row level security;
-create policy caliber_handoff_group_read on @extschema@.caliber_handoff_group for select
-using (
-    (select @extschema@._caliber_sees_all())
-    or from_agent_id = any((select @extschema@._caliber_readable_agents())::uuid[])
-);
