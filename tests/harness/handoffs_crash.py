@@ -23,6 +23,7 @@ from collections import Counter
 from typing import Any
 
 import psycopg
+from harness import mutants
 from harness.cluster import Cluster
 
 CLIENTS = 16
@@ -99,19 +100,8 @@ def one(session: Session, query: str, *arguments: object) -> Any:
 
 
 def owner_left_behind(session: Session) -> None:
-    """Changes the sources that the extension carries, for sessions to come."""
-    source = one(session, "select _caliber_python()")
     moves = "set agent_id = $2, team_id = $3, scope_count"
-    assert moves in source
-    session.execute(
-        "create temp table broken as select %s::text as source",
-        (source.replace(moves, moves.replace("agent_id = $2, ", "")),),
-    )
-    session.execute(
-        "do $do$ begin execute format('create or replace function public._caliber_python() returns text"
-        " language sql immutable set search_path = pg_catalog, pg_temp as %L',"
-        " format('select %L', (select source from broken))); end $do$"
-    )
+    mutants.rewrite(session, (moves, moves.replace("agent_id = $2, ", "")))
 
 
 class Run:
