@@ -105,8 +105,11 @@ def owner_left_behind(session: Session) -> None:
 
 
 class Run:
-    def __init__(self, cluster: Cluster, kills: int, seed: int, mutant: str | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, kills: int, seed: int, mutant: str | None = None, clients: int = CLIENTS
+    ) -> None:
         self.cluster, self.kills, self.luck = cluster, kills, random.Random(seed)
+        self.clients = clients
         self.database = f"handoffs_{uuid.uuid4().hex[:8]}"
         self.done: Counter[str] = Counter()
         self.found: Counter[str] = Counter()
@@ -160,8 +163,8 @@ class Run:
     def round(self, step: str, answers: int | None = None) -> None:
         """All at once, and somewhere in the middle the end: after so many answers, or as luck has it."""
         with self.cluster.connect(self.database) as session:
-            lanes = [self.lane(session, step) for _ in range(CLIENTS)]
-        barrier = threading.Barrier(CLIENTS + 1)
+            lanes = [self.lane(session, step) for _ in range(self.clients)]
+        barrier = threading.Barrier(self.clients + 1)
         told: list[int] = []
 
         def work(number: int) -> None:
@@ -175,11 +178,11 @@ class Run:
             except (psycopg.OperationalError, threading.BrokenBarrierError):
                 pass
 
-        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(CLIENTS)]
+        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(self.clients)]
         for thread in threads:
             thread.start()
         barrier.wait()
-        enough = self.luck.randrange(CLIENTS) if answers is None else answers
+        enough = self.luck.randrange(self.clients) if answers is None else answers
         until = time.monotonic() + 20
         while len(told) < enough and time.monotonic() < until and any(t.is_alive() for t in threads):
             time.sleep(0.001)
@@ -226,7 +229,8 @@ class Run:
                 self.done["kills"] += 1
             after = self.done["after"] - before.get("after", 0)
             print(
-                f"{step}: {self.kills} × kill -9, {after} of {self.kills * CLIENTS} had happened", flush=True
+                f"{step}: {self.kills} × kill -9, {after} of {self.kills * self.clients} had happened",
+                flush=True,
             )
         return self.findings()
 
