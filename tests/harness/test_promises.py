@@ -25,4 +25,4 @@ def test_without_a_finding_it_takes_enough_work(enough: bool, verdict: str) -> N
 
 def test_a_piece_runs_and_counts() -> None:
     [promise] = PIECES["state"](Sizes(200))
-    assert (promise.verdict, promise.required) == ("kept", "16 × 5 increments = 80")
+    assert (promise.verdict, promise.required) == ("kept", "16 × 5 increments = 80, no gap")
