@@ -56,11 +56,13 @@ endif
 setup: ## Install what is missing: packages, pgvector, Python tools
 	@$(MACHINE)/setup.sh server tools
 
+server-ready: server-installed
+	@$(MACHINE)/cluster.sh start
+
 # A make of its own, because PGXS may have been missing when this one started.
-server-ready:
+server-installed:
 	@$(MACHINE)/setup.sh server
 	@$(MAKE) server-current
-	@$(MACHINE)/cluster.sh start
 
 server-current: build
 	@$(MACHINE)/install.sh $(EXTENSION).control $(DATA)
@@ -85,13 +87,17 @@ top: ## Watch agents, queues, leases and problems; DB=name for another database
 
 # --- Quality ---
 
-test: server-ready ## Run every test; ARGS="-k agents" for some
+test: server-installed ## Run every test on a cluster of its own; ARGS="-k agents" for some
 	@$(MACHINE)/setup.sh tools
-	@$(MACHINE)/cluster.sh with .venv/bin/pytest $(ARGS)
+	@$(MACHINE)/cluster.sh scratch .venv/bin/pytest $(ARGS)
 
 chaos: server-ready ## Break server and clients for a minute and check every promise; ARGS="--seconds 600 --seed 7"
 	@$(MACHINE)/setup.sh tools
 	@PYTHONPATH=tests $(MACHINE)/cluster.sh with .venv/bin/python -m harness.chaos $(ARGS)
+
+promises: server-ready ## Every promise with its number, some ten minutes; ARGS="--only lock"
+	@$(MACHINE)/setup.sh tools
+	@PYTHONPATH=tests $(MACHINE)/cluster.sh with .venv/bin/python -m harness.promises $(ARGS)
 
 failover: server-ready ## The same on a primary and its standby, which takes over; ARGS="--kills 5"
 	@$(MACHINE)/setup.sh tools
@@ -135,5 +141,5 @@ clean-products:
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: all bench build chaos clean clean-products docs down dsn failover help image image-test install lint psql \
-	run server-current server-ready setup test top up
+.PHONY: all bench build chaos clean clean-products docs down dsn failover help image image-test install lint promises psql \
+	run server-current server-installed server-ready setup test top up

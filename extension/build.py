@@ -5,8 +5,8 @@ sql/functions/<s>.sql (code). An upgrade script is sql/upgrade/X--Y.sql (what ha
 state) and then all of the code again, written as "create or replace". Both begin with
 functions/guard.sql and end with functions/ownership.sql.
 
-The Python package is written into one private function, _caliber_python(); another one,
-_caliber_boot(), puts a finder for it on sys.meta_path. A function declared as
+Each module of the Python package is written into a private function, _caliber_module_<name>();
+_caliber_boot() puts a finder for them on sys.meta_path. A function declared as
 
     as $python$ @agents.heartbeat@ $python$;
 
@@ -29,24 +29,48 @@ HEADER = '\\echo Use "CREATE EXTENSION caliber" to load this file. \\quit\n'
 SCHEMA_IN_SQL = "@extschema@"
 SCHEMA_IN_PYTHON = "@caliber_schema@"
 
-# Each module's source in the function _caliber_python() starts behind a line of its own.
-MODULE = "#### "
-
-BOOT = """\
--- The Python package of this build. Generated from plpython/caliber; called by the stubs.
--- The sources are a string of SQL, which costs a session nothing to have; only the modules
--- that are imported are compiled.
-create or replace function @extschema@._caliber_python()
+# One private function for each module, because a session pays for the text it fetches. The
+# build stands before the source: a call that is under way while another session updates the
+# extension must not go on with modules of two builds.
+MODULE = """\
+create or replace function {function}()
 returns text
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
-as $caliber_sql$ select $caliber_python$
-{sources}$caliber_python$ $caliber_sql$;
+as $caliber_sql$ select $caliber_python${build}
+{source}$caliber_python$ $caliber_sql$;
 
-comment on function @extschema@._caliber_python() is
-'The sources of the Python package, each behind a line with its name; read by _caliber_boot.';
+comment on function {function}() is
+'Source of the Python module {name}; read by _caliber_boot.';
+"""
 
+# What the version before had and this one has not. Only in upgrades.
+GONE = """\
+do $$
+declare
+    gone record;
+begin
+    for gone in
+        select p.oid::regprocedure as function
+        from pg_catalog.pg_proc as p
+        inner join pg_catalog.pg_depend as d
+            on d.classid = 'pg_catalog.pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'
+        inner join pg_catalog.pg_extension as x
+            on d.refclassid = 'pg_catalog.pg_extension'::regclass and d.refobjid = x.oid
+        where x.extname = 'caliber'
+            and pg_catalog.starts_with(p.proname::text, '_caliber_module_')
+            and p.proname <> all(array[{names}])
+    loop
+        execute pg_catalog.format('drop function %s', gone.function);
+    end loop;
+end
+$$;
+"""
+
+BOOT = """\
+-- The Python package of this build. Generated from plpython/caliber; called by the stubs.
+-- Only the modules that are imported are fetched and compiled.
 create or replace function @extschema@._caliber_boot()
 returns void
 language plpython3u
@@ -61,17 +85,23 @@ OID = plpy.execute('''select '@extschema@._caliber_boot()'::regprocedure::oid as
 BUILD = '{build} %s %s' % (SCHEMA, OID)
 if GD.get('caliber_build') == BUILD:
     return
-SOURCES = {{}}
-for part in plpy.execute('select @extschema@._caliber_python() as all')[0]['all'].split('\\n{module}')[1:]:
-    module, _, source = part.partition('\\n')
-    SOURCES[module] = source
+MODULES = frozenset('{modules}'.split())
+
+def fetch(module):
+    found = plpy.execute('select @extschema@._caliber_module_%s() as text' % module)
+    build, _, source = found[0]['text'].partition('\\n')
+    if build != '{build}':
+        plpy.error('caliber was updated while this call was under way', sqlstate='40001', hint='Repeat it.')
+    # PL/Python takes one from each line it tells, for the line that it puts before a body.
+    return '\\n' + source
 
 class Finder:
     caliber_build = BUILD
 
     def find_spec(self, name, path=None, target=None):
-        if name in SOURCES:
-            return ModuleSpec(name, self, is_package=name == 'caliber')
+        package, _, module = name.partition('.')
+        if package == 'caliber' and (module or '__init__') in MODULES:
+            return ModuleSpec(name, self, is_package=not module)
         return None
 
     def create_module(self, spec):
@@ -79,9 +109,10 @@ class Finder:
 
     def exec_module(self, module):
         name = module.__spec__.name
+        source = fetch(name.partition('.')[2] or '__init__')
         file = 'plpython/' + name.replace('.', '/') + '.py'
         module.__dict__['EXTENSION_SCHEMA'] = SCHEMA
-        exec(compile(SOURCES[name], file, 'exec'), module.__dict__)
+        exec(compile(source, file, 'exec'), module.__dict__)
 
 sys.meta_path[:] = [f for f in sys.meta_path if not hasattr(f, 'caliber_build')]
 sys.meta_path.insert(0, Finder())
@@ -94,7 +125,10 @@ comment on function @extschema@._caliber_boot() is
 'Loads this build''s Python package into the session; called by every PL/Python function.';
 
 -- For the few verbs that run as their caller; the others run as the owner of these.
-grant execute on function @extschema@._caliber_python(), @extschema@._caliber_boot() to caliber_admin;
+grant execute on function
+@extschema@._caliber_boot(),
+{functions}
+to caliber_admin;
 """
 
 STUB = """\
@@ -151,7 +185,7 @@ def build(root: Path, subsystems: list[str]) -> dict[str, str]:
         if delta.stem.partition("--")[2] != version:
             continue  # code of an older release is not in this tree
         replaced = [replacing(code[s]) for s in subsystems]
-        text = [HEADER, replacing(guard), delta.read_text(), boot, *replaced]
+        text = [HEADER, replacing(guard), delta.read_text(), gone(sources), boot, *replaced]
         text.append(read(root, "functions", "ownership"))
         scripts[f"caliber--{delta.stem}.sql"] = "\n".join(text)
     return scripts
@@ -184,11 +218,11 @@ def read(root: Path, room: str, subsystem: str) -> str:
 
 
 def python_sources(root: Path) -> dict[str, str]:
+    """By the name of the file, without its ending."""
     sources = {}
     for path in sorted((root / "plpython/caliber").glob("*.py")):
-        name = "caliber" if path.stem == "__init__" else f"caliber.{path.stem}"
         text = path.read_text().replace(SCHEMA_IN_SQL, SCHEMA_IN_PYTHON)
-        sources[name] = TYPING.sub("# typing is for the checker", text)
+        sources[path.stem] = TYPING.sub("# typing is for the checker", text)
     return sources
 
 
@@ -204,13 +238,23 @@ def build_number(sources: dict[str, str]) -> str:
 
 
 def boot_function(sources: dict[str, str], build: str) -> str:
-    embedded = "".join(f"{MODULE}{name}\n{text}" for name, text in sources.items())
-    for reserved in ("$caliber_python$", "$caliber_sql$"):
-        if reserved in embedded:
-            raise SystemExit(f"a Python source contains {reserved}")
-    if embedded.count(f"\n{MODULE}") != len(sources) - 1:
-        raise SystemExit(f"a Python source has a line that starts with {MODULE}")
-    return BOOT.format(build=build, sources=embedded, module=MODULE)
+    parts = []
+    for name, source in sources.items():
+        for reserved in ("$caliber_python$", "$caliber_sql$"):
+            if reserved in source:
+                raise SystemExit(f"the Python module {name} contains {reserved}")
+        parts.append(MODULE.format(function=module_function(name), name=name, build=build, source=source))
+    functions = ",\n".join(f"{module_function(name)}()" for name in sources)
+    parts.append(BOOT.format(build=build, modules=" ".join(sources), functions=functions))
+    return "\n".join(parts)
+
+
+def module_function(name: str) -> str:
+    return f"@extschema@._caliber_module_{name}"
+
+
+def gone(sources: dict[str, str]) -> str:
+    return GONE.format(names=", ".join(f"'_caliber_module_{name}'" for name in sources))
 
 
 def with_stubs(sql: str, build: str) -> str:

@@ -1,6 +1,6 @@
 """One template database a run has the extension; every test gets a clone of it.
 
-The server is the private cluster that make starts; its address is in the PG* variables.
+The server is a cluster that make test starts for it; its address is in the PG* variables.
 """
 
 from __future__ import annotations

@@ -5,60 +5,19 @@ CALIBER_RACE_TASKS=2000 makes it longer."""
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable
 
 import psycopg
 from conftest import Connect, Connection, scalar
-from delegations_cast import delegate, given, lapse, make_cast, register, row
+from delegations_cast import delegate, given, lapse, make_cast, row
+from harness.races import CLIENTS, quiet, race_for_tasks, together
 
-CLIENTS = 16
 TASKS = int(os.environ.get("CALIBER_RACE_TASKS", "160"))
 
 
-def together(connect: Connect, work: Callable[[int, Connection], None], clients: int = CLIENTS) -> None:
-    """The same by everyone at once; what one raises is raised here."""
-    wrong: list[BaseException] = []
-    start = threading.Barrier(clients)
-
-    def run(number: int, session: Connection) -> None:
-        start.wait()
-        try:
-            work(number, session)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=run, args=(n, connect())) for n in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wrong:
-        raise wrong[0]
-
-
-def quiet(db: Connection) -> None:
-    db.execute("select caliber_config_set('message_queue_limit', '0')")
-    db.execute("select caliber_config_set('delegation_to_silent', 'on')")
-
-
 def test_one_taker_a_task(db: Connection, connect: Connect) -> None:
-    """Everybody wants every task, and ends each it got."""
-    quiet(db)
-    boss = register(db, "general", "boss")
-    agents = [register(db, "code", f"coder-{n}") for n in range(CLIENTS)]
-    tasks = [delegate(db, boss) for _ in range(TASKS)]
-    won: list[str] = []
-
-    def work(number: int, session: Connection) -> None:
-        for task in tasks:
-            query = "select caliber_accept_delegation(%s, %s)"
-            if scalar(session, query, task, agents[number]) is not None:
-                won.append(task)
-                session.execute("select caliber_complete_delegation(%s, tokens => 10)", (task,))
-
-    together(connect, work)
+    tasks, won = race_for_tasks(db, connect, TASKS)
     assert Counter(won) == Counter(tasks)
     assert scalar(db, "select count(*) from caliber_delegation where status = 'completed'") == TASKS
     assert scalar(db, "select sum(attempts) from caliber_delegation") == TASKS

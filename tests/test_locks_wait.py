@@ -97,7 +97,13 @@ def waits(db: Connection) -> list[tuple[object, object]]:
 
 
 def waiting(db: Connection, waiter: str, blocker: str) -> None:
+    """It says so before it takes its place in line; then it sleeps, or waits for who is before it."""
     until(lambda: (waiter, blocker) in waits(db))
+    in_line = (
+        "select count(*) from caliber_lock_waits join pg_stat_activity using (pid)"
+        " where waiting = %s and wait_event in ('PgSleep', 'advisory')"
+    )
+    until(lambda: scalar(db, in_line, waiter))
 
 
 def loser(db: Connection, *circle: Agent) -> Agent:

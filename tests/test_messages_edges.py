@@ -180,9 +180,9 @@ def test_batches_refuse_what_a_send_refuses(db: Connection, cast: Cast) -> None:
 
 
 def test_what_was_taken_in_time_can_be_settled_in_time(db: Connection, cast: Cast) -> None:
-    message = send(db, cast.ann, cast.bob, ", ttl_ms => 50")
+    message = send(db, cast.ann, cast.bob, ", ttl_ms => 500")
     row = one(db, cast.bob)
-    db.execute("select pg_sleep(0.06)")
+    db.execute("select pg_sleep(0.51)")
     assert receive(db, cast.bob) == []
     db.execute("select caliber_message_tidy()")
     assert scalar(db, "select caliber_message_acknowledge(%s, %s)", message, row["receipt"]) is True

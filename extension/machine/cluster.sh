@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The private cluster of this checkout: on a Unix socket only, in a directory nobody else may
 # enter, so that it needs no password and meets no other server.
-#   cluster.sh start | stop | dsn | demo | tour | top [database] | psql [args] | with command...
+#   cluster.sh start | stop | dsn | demo | tour | top [database] | psql [args] | with command... |
+#       scratch command...
 # Run by root, the server is the user postgres; run by anybody else, it is that user.
 set -euo pipefail
 # shellcheck source=extension/machine/common.sh
@@ -195,6 +196,34 @@ stop() {
     fi
 }
 
+# scratch command...: the command with a cluster of its own, which is gone afterwards.
+scratch() {
+    check_machine
+    CALIBER_HOME=$(mktemp -d "$(scratch_place)/caliber_scratch_XXXXXX")
+    export CALIBER_HOME
+    # The server's user has to get through; what is inside is closed.
+    chmod 0711 "$CALIBER_HOME"
+    trap '"$0" stop >/dev/null; rm -rf "$CALIBER_HOME"' EXIT
+    # For the clusters that the command itself makes.
+    mkdir -m 1777 "$CALIBER_HOME/tmp"
+    "$0" start
+    TMPDIR=$CALIBER_HOME/tmp "$0" with "$@"
+}
+
+# In memory, if there is plenty: every test gets a database of its own, which is hundreds of files,
+# and making them on a disk can take ten times as long. What survives kill -9 is the same there.
+scratch_place() {
+    local place=/dev/shm free
+    free=$(df --output=avail -B1M "$place" 2>/dev/null | tail -n 1) || free=0
+    if [[ -w $place ]] && ((free >= 4096 && $(available_memory) >= 6144)); then
+        echo "$place"
+    else
+        echo "${TMPDIR:-/tmp}"
+    fi
+}
+
+available_memory() { awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo; }
+
 # --- databases --------------------------------------------------------------------------------
 
 # What a database with the extension was made from. Until a release the script changes without a
@@ -281,8 +310,8 @@ top() {
 command=${1:-}
 (($#)) && shift
 case $command in
-    start | stop | dsn | demo | tour | top) "$command" "$@" ;;
+    start | stop | dsn | demo | tour | top | scratch) "$command" "$@" ;;
     psql) with caliber "$BINDIR/psql" "$@" ;;
     with) with postgres "$@" ;;
-    *) die "usage: cluster.sh start | stop | dsn | demo | tour | top [database] | psql [args] | with command..." ;;
+    *) die "usage: cluster.sh start | stop | dsn | demo | tour | top [database] | psql [args] | with command... | scratch command..." ;;
 esac

@@ -20,6 +20,7 @@ from attack import (
 from attack.fixtures import copied, entered
 from attack.world import World, attempt, deny
 from conftest import Connection, scalar
+from harness.mutants import sources
 
 Attack = Callable[[World], object]
 
@@ -256,9 +257,8 @@ def test_everybody_an_admin(base: World) -> None:
         assert not survives(world, [by_argument])
 
 
-def modules(world: World) -> dict[str, str]:
-    parts = str(scalar(world.admin, "select _caliber_python()")).split("\n#### ")[1:]
-    return dict(part.split("\n", 1) for part in parts)
+def definition_of(world: World, module: str) -> str:
+    return str(scalar(world.admin, "select pg_get_functiondef(%s::regproc)", f"_caliber_module_{module}"))
 
 
 CHECK = re.compile(
@@ -272,14 +272,14 @@ CHECK = re.compile(
 
 def test_the_check_left_out_of_one_module(base: World) -> None:
     """Wherever Python or a statement of it asks whether the caller may, the answer is yes."""
-    definition = str(scalar(base.admin, "select pg_get_functiondef('_caliber_python'::regproc)"))
     caught: list[str] = []
     missed: list[str] = []
-    for name, source in modules(base).items():
-        changed = CHECK.sub(lambda found: "True" if "caller" in found[0] else "true", source)
-        if changed == source:
+    for name in sources(base.admin):
+        definition = definition_of(base, name)
+        changed = CHECK.sub(lambda found: "True" if "caller" in found[0] else "true", definition)
+        if changed == definition:
             continue
-        with mutant(base, definition.replace(source, changed), definition) as world:
+        with mutant(base, changed, definition) as world:
             attacks: list[Attack] = [
                 by_argument,
                 test_impersonation.test_what_is_for_admins,
@@ -289,12 +289,12 @@ def test_the_check_left_out_of_one_module(base: World) -> None:
             ]
             (missed if survives(world, attacks) else caught).append(name)
     assert set(missed) <= SECOND_LINE
-    assert {"caliber.callers", "caliber.agents_beat", "caliber.events"} <= set(caught)
+    assert {"callers", "agents_beat", "events"} <= set(caught)
 
 
 # Modules whose check stands behind another one: the grant on the function already refuses, or the
 # statement that says who reads.
-SECOND_LINE = {"caliber.config", "caliber.readers"}
+SECOND_LINE = {"config", "readers"}
 
 # Functions that only call another of the same name, which is refused with the same words.
 OVERLOADS = {
@@ -304,7 +304,7 @@ OVERLOADS = {
 
 
 def test_the_rule_against_widening_left_out(base: World) -> None:
-    definition = str(scalar(base.admin, "select pg_get_functiondef('_caliber_python'::regproc)"))
+    definition = definition_of(base, "grants")
     rule = "    if not _may_pass_on(held, {"
     assert rule in definition
     with mutant(base, definition.replace(rule, "    if False and (held, {"), definition) as world:
@@ -312,7 +312,7 @@ def test_the_rule_against_widening_left_out(base: World) -> None:
 
 
 def test_the_guard_of_the_schema_left_out(base: World) -> None:
-    definition = str(scalar(base.admin, "select pg_get_functiondef('_caliber_python'::regproc)"))
+    definition = definition_of(base, "plans")
     guard = "            _refuse_intrusion()\n"
     assert guard in definition
     loose = mutation(base, definition.replace(guard, ""), definition)

@@ -9,7 +9,8 @@ import time
 import psycopg
 from attack import arguments
 from attack.world import MAKES, SECRET, World, attempt
-from conftest import Connection, scalar
+from conftest import Connection
+from harness import mutants
 
 CHANNEL = re.compile(r"pg_notify\(\s*'(\w+)'")
 
@@ -80,14 +81,13 @@ def test_a_full_queue_stops_nobody(world: World) -> None:
     """Whatever notifies looks at the queue first; a full one would fail the commit."""
     for row in world.admin.execute(
         "select p.oid::regprocedure::text as name, pg_get_functiondef(p.oid) as text"
-        " from pg_proc as p where p.proname ~ '^_?caliber_' and p.proname <> '_caliber_python'"
+        " from pg_proc as p where p.proname ~ '^_?caliber_' and p.proname !~ '^_caliber_module_'"
     ):
         if "pg_notify(" in str(row["text"]):
             assert "pg_notification_queue_usage()" in str(row["text"]), row["name"]
-    python = str(scalar(world.admin, "select _caliber_python()"))
-    for part in python.split("\n#### ")[1:]:
-        if "pg_notify(" in part:
-            assert "pg_notification_queue_usage()" in part, part.partition("\n")[0]
+    for name, source in mutants.sources(world.admin).items():
+        if "pg_notify(" in source:
+            assert "pg_notification_queue_usage()" in source, name
 
 
 def test_advisory_locks_taken(own_world: World) -> None:

@@ -119,7 +119,7 @@ AMBIGUOUS = """
     create function public._caliber_actor(int default 0) returns text language sql as $$ select 'postgres' $$;
     create function public._caliber_is_admin(int default 0) returns boolean language sql as 'select true';
     create function public._caliber_boot(int default 0) returns void language sql as 'select';
-    create function public._caliber_python(int default 0) returns text language sql as $$ select 'x' $$;
+    create function public._caliber_module_errors(int default 0) returns text language sql as 'select null';
     create function public._caliber_intrusions(oid) returns setof text language sql as 'select null';
 """
 

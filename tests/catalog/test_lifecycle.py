@@ -54,7 +54,7 @@ def as_root(*command: str) -> None:
 
 @pytest.fixture
 def next_version(tmp_path: Path) -> Iterator[None]:
-    """Builds and installs a next version with one changed table and one changed function."""
+    """Builds and installs a next version: a changed table and function, a module more, one less."""
     root = tmp_path / "caliber"
     for folder in ("sql", "plpython", "control"):
         shutil.copytree(ROOT / folder, root / folder)
@@ -69,6 +69,7 @@ def next_version(tmp_path: Path) -> Iterator[None]:
     changed = python.read_text().replace("return value\n", 'return f"next {value}"\n', 1)
     assert changed != python.read_text()
     python.write_text(changed)
+    (root / "plpython/caliber/search.py").rename(root / "plpython/caliber/seek.py")
     for leftover in (SHARE / "extension").glob(f"caliber--*{NEXT}.sql"):
         as_root("rm", str(leftover))
     installed = []

@@ -89,7 +89,15 @@ class Returned:
 
 
 class Chaos:
-    def __init__(self, cluster: Cluster | Pair, seed: int, seconds: float, kills: int, *mutants: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster | Pair,
+        seed: int,
+        seconds: float,
+        kills: int,
+        *mutants: str,
+        only: Iterable[str] = (),
+    ) -> None:
         self.cluster, self.seed, self.seconds, self.kills = cluster, seed, seconds, kills
         self.stop, self.luck = threading.Event(), random.Random(seed)
         self.breaks: Counter[str] = Counter()
@@ -106,7 +114,7 @@ class Chaos:
             for actor in self.actors:
                 actor.setup(session)
         # What is broken happens seldom even so; it has to be tried often.
-        tried = {MUTANTS[name][1] for name in mutants}
+        tried = {MUTANTS[name][1] for name in mutants} | set(only)
         self.weights = [
             actor.weight if actor.promise.startswith(tuple(tried or [""])) else 0 for actor in self.actors
         ]
@@ -160,9 +168,9 @@ class Chaos:
                 time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**tries, 0.4))
                 tries += 1
             except BaseException as error:
+                # Raised again where the run is waited for.
                 self.failure = error
                 self.stop.set()
-                raise
 
     def connect(self, pooled: str) -> Session:
         if not pooled:

@@ -12,25 +12,20 @@ A mutant breaks the server on purpose; the harness is worth something only if it
 
 from __future__ import annotations
 
-import argparse
 import random
-import threading
 import time
-import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
-from harness.cluster import Cluster
+from harness.crash import Crash, Session, moving, program
 
 TAKERS = 4
 PART = 40
 # Parts fit into the budget of their task as long as what is not used is given back.
 BUDGET_PARTS = 12
 MUTANTS = ("take_without_asking", "spend_without_the_tree", "synchronous_commit_off")
-Session = psycopg.Connection[Any]
 
 
 @dataclass
@@ -41,70 +36,44 @@ class Record:
     taken: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
     completed: dict[str, int] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    done: threading.Event = field(default_factory=threading.Event)
 
 
 # What is taken out of the sources that the extension carries.
 BROKEN = {
     "take_without_asking": (
-        "            and d.status = 'pending'\n"
-        "            and (d.expires_at is null or d.expires_at > pg_catalog.clock_timestamp())\n"
-        "            and (\n"
-        "                d.delegatee_agent_id = $2\n"
-        "                or (d.delegatee_agent_id is null and d.delegatee_agent_type = $5"
-        " and d.team_id = $6)\n"
-        "            )\n",
-        "            and d.ended_at is null and d.started_at is null\n",
+        (
+            "            and d.status = 'pending'\n"
+            "            and (d.expires_at is null or d.expires_at > pg_catalog.clock_timestamp())\n"
+            "            and (\n"
+            "                d.delegatee_agent_id = $2\n"
+            "                or (d.delegatee_agent_id is null and d.delegatee_agent_type = $5"
+            " and d.team_id = $6)\n"
+            "            )\n",
+            "            and d.ended_at is null and d.started_at is null\n",
+        ),
     ),
-    "spend_without_the_tree": ("        for no key update\n    ) as t\n", "    ) as t\n"),
+    "spend_without_the_tree": (
+        ("        for no key update\n    ) as t\n", "    ) as t\n"),
+        (")\n    for no key update\n", ")\n"),
+    ),
 }
 
 
-def break_it(session: Session, mutant: str) -> None:
-    """Changes the sources, for sessions to come."""
-    row = session.execute("select _caliber_python()").fetchone()
-    old, new = BROKEN[mutant]
-    assert row
-    assert old in row[0]
-    broken = row[0].replace(old, new)
-    if mutant == "spend_without_the_tree":
-        root = ")\n    for no key update\n"
-        assert root in broken
-        broken = broken.replace(root, ")\n")
-    session.execute("create temp table broken as select %s::text as source", (broken,))
-    session.execute(
-        "do $do$ begin execute format('create or replace function public._caliber_python() returns text"
-        " language sql immutable set search_path = pg_catalog, pg_temp as %L',"
-        " format('select %L', (select source from broken))); end $do$"
-    )
+class Run(Crash):
+    broken: ClassVar = BROKEN
 
-
-class Run:
-    def __init__(self, cluster: Cluster, tasks: int, kills: int, clients: int, mutant: str | None) -> None:
-        self.cluster, self.tasks, self.kills, self.mutant = cluster, tasks, kills, mutant
-        self.clients = clients
-        self.database = f"crash_{uuid.uuid4().hex[:8]}"
+    def prepare(self, session: Session) -> None:
         self.record = Record()
         self.open: set[str] = set()
-        self.failure: BaseException | None = None
-        with cluster.connect("postgres") as admin:
-            admin.execute(f"create database {self.database}")
-            if mutant == "synchronous_commit_off":
-                admin.execute(f"alter database {self.database} set synchronous_commit = off")
-        with cluster.connect(self.database) as session:
-            session.execute("create extension caliber cascade")
-            for key, value in (
-                ("message_queue_limit", "0"), ("notify_mode", "off"), ("delegation_to_silent", "on"),
-                ("agent_max_concurrent_tasks", "10000"), ("delegation_timeout_seconds", "3600"),
-            ):  # fmt: skip
-                session.execute("select caliber_config_set(%s, %s)", (key, value))
-            register = "select caliber_agent_register(%s, name => %s, can_delegate_to => '{*}')::text"
-            boss = self.one(session, register, "boss", "boss")
-            self.takers = [self.one(session, register, "worker", f"w{n}") for n in range(TAKERS)]
-            self.tops = [self.top(session, register, boss, n) for n in range(2)]
-            if mutant in BROKEN:
-                break_it(session, str(mutant))
+        for key, value in (
+            ("message_queue_limit", "0"), ("notify_mode", "off"), ("delegation_to_silent", "on"),
+            ("agent_max_concurrent_tasks", "10000"), ("delegation_timeout_seconds", "3600"),
+        ):  # fmt: skip
+            session.execute("select caliber_config_set(%s, %s)", (key, value))
+        register = "select caliber_agent_register(%s, name => %s, can_delegate_to => '{*}')::text"
+        boss = self.one(session, register, "boss", "boss")
+        self.takers = [self.one(session, register, "worker", f"w{n}") for n in range(TAKERS)]
+        self.tops = [self.top(session, register, boss, n) for n in range(2)]
 
     def top(self, session: Session, register: str, boss: str, n: int) -> tuple[str, str]:
         lead = self.one(session, register, "lead", f"lead{n}")
@@ -112,15 +81,10 @@ class Run:
             session,
             "select caliber_delegate_task(%s, null, 'top', delegatee_agent_id => %s, max_tokens => 1000000,"
             " budget_tokens => %s)::text",
-            boss, lead, PART * BUDGET_PARTS + self.tasks * PART // 4,
+            boss, lead, PART * BUDGET_PARTS + self.size * PART // 4,
         )  # fmt: skip
         self.one(session, "select caliber_accept_delegation(%s, %s)", task, lead)
         return task, lead
-
-    @staticmethod
-    def one(session: Session, query: str, *arguments: object) -> Any:
-        row = session.execute(query, arguments).fetchone()
-        return row[0] if row else None
 
     def tried(self, session: Session, query: str, *arguments: object) -> Any:
         """None also for what is refused; a lost connection is not."""
@@ -131,29 +95,12 @@ class Run:
         except psycopg.Error as error:
             if error.sqlstate not in ("KA005", "KA007", "42501"):
                 raise
-            with self.record.lock:
+            with self.mutex:
                 self.record.refused[str(error.sqlstate)] += 1
             return None
 
-    def loop(self, work: Callable[[Session], bool]) -> None:
-        """Do it again and again; a lost connection is made again."""
-        session: Session | None = None
-        while not self.record.done.is_set():
-            try:
-                if session is None:
-                    session = self.cluster.connect(self.database)
-                if not work(session):
-                    return
-            except psycopg.OperationalError:
-                session = None
-                time.sleep(0.05)
-            except BaseException as error:
-                self.failure = error
-                self.record.done.set()
-                raise
-
     def give_all(self, client: int) -> None:
-        numbers = iter(range(client, self.tasks, self.clients // 2))
+        numbers = iter(range(client, self.size, self.clients // 2))
         current = [next(numbers, None)]
 
         def work(session: Session) -> bool:
@@ -172,7 +119,7 @@ class Run:
                 # No budget until somebody has given some back.
                 time.sleep(0.005)
                 return True
-            with self.record.lock:
+            with self.mutex:
                 self.record.given[str(n)] = task
                 self.open.add(task)
             current[0] = next(numbers, None)
@@ -185,7 +132,7 @@ class Run:
         luck = random.Random(client)
 
         def work(session: Session) -> bool:
-            with self.record.lock:
+            with self.mutex:
                 wanted = luck.sample(sorted(self.open), min(4, len(self.open)))
             for task in wanted:
                 self.take(session, agent, task, luck)
@@ -201,42 +148,27 @@ class Run:
             # Ended, perhaps by one whose answer was lost.
             query = "select from caliber_delegation where delegation_id = %s and ended_at is not null"
             if session.execute(query, (task,)).fetchone() is not None:
-                with self.record.lock:
+                with self.mutex:
                     self.open.discard(task)
             return
-        with self.record.lock:
+        with self.mutex:
             self.record.taken[task].add((agent, trajectory))
         self.tried(
             session, "select status from caliber_progress_delegation(%s, %s, agent_id => %s)",
             task, luck.randint(1, PART // 4), agent,
         )  # fmt: skip
         if self.tried(session, "select caliber_complete_delegation(%s, agent_id => %s)", task, agent):
-            with self.record.lock:
+            with self.mutex:
                 self.record.completed[task] = 1
                 self.open.discard(task)
 
     def go(self) -> list[str]:
-        half = self.clients // 2
-        givers = [threading.Thread(target=self.give_all, args=(n,), daemon=True) for n in range(half)]
-        workers = [threading.Thread(target=self.work_all, args=(n,), daemon=True) for n in range(half)]
-        for thread in givers + workers:
-            thread.start()
-        for kill in range(self.kills):
-            while len(self.record.given) - len(self.open) < self.tasks * (kill + 1) // (self.kills + 1):
-                if self.record.done.is_set():
-                    break
-                time.sleep(0.002)
-            self.cluster.kill()
-            self.cluster.start()
-        # What is lost for ever is a finding of its own.
-        ends = time.monotonic() + 60 + self.tasks / 20
-        while (len(self.record.given) < self.tasks or self.open) and not self.record.done.is_set():
-            if time.monotonic() > ends or (self.mutant and not any(t.is_alive() for t in givers)):
-                break
-            time.sleep(0.05)
-        self.record.done.set()
-        for thread in givers + workers:
-            thread.join()
+        threads = self.start(self.give_all, self.work_all)
+        self.kill_at_shares(lambda: len(self.record.given) - len(self.open))
+        # What is lost for ever is a finding of its own; a mutant's is not waited for.
+        waited_for: set[str] = set() if self.mutant else self.open
+        moving(lambda: self.size - len(self.record.given) + len(waited_for), self.done)
+        self.end(threads)
         if isinstance(self.failure, psycopg.errors.CheckViolation):
             # The table itself has noticed that numbers do not add up.
             return [f"1 × {self.failure}", *self.judge()]
@@ -311,24 +243,5 @@ WRONG = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tasks", type=int, default=4_000)
-    parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--mutant", choices=MUTANTS)
-    options = parser.parse_args()
-    cluster = Cluster()
-    try:
-        cluster.start()
-        run = Run(cluster, options.tasks, options.kills, options.clients, options.mutant)
-        findings = run.go()
-    finally:
-        cluster.remove()
-    print(run.summary())
-    print("\n".join(findings) or "nothing lost, nothing twice, every budget adds up")
-    raise SystemExit(bool(findings))
-
-
 if __name__ == "__main__":
-    main()
+    program(__doc__, 4_000, MUTANTS, Run, "nothing lost, nothing twice, every budget adds up")

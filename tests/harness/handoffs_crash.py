@@ -23,6 +23,7 @@ from collections import Counter
 from typing import Any
 
 import psycopg
+from harness import mutants
 from harness.cluster import Cluster
 
 CLIENTS = 16
@@ -99,24 +100,16 @@ def one(session: Session, query: str, *arguments: object) -> Any:
 
 
 def owner_left_behind(session: Session) -> None:
-    """Changes the sources that the extension carries, for sessions to come."""
-    source = one(session, "select _caliber_python()")
     moves = "set agent_id = $2, team_id = $3, scope_count"
-    assert moves in source
-    session.execute(
-        "create temp table broken as select %s::text as source",
-        (source.replace(moves, moves.replace("agent_id = $2, ", "")),),
-    )
-    session.execute(
-        "do $do$ begin execute format('create or replace function public._caliber_python() returns text"
-        " language sql immutable set search_path = pg_catalog, pg_temp as %L',"
-        " format('select %L', (select source from broken))); end $do$"
-    )
+    mutants.rewrite(session, (moves, moves.replace("agent_id = $2, ", "")))
 
 
 class Run:
-    def __init__(self, cluster: Cluster, kills: int, seed: int, mutant: str | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, kills: int, seed: int, mutant: str | None = None, clients: int = CLIENTS
+    ) -> None:
         self.cluster, self.kills, self.luck = cluster, kills, random.Random(seed)
+        self.clients = clients
         self.database = f"handoffs_{uuid.uuid4().hex[:8]}"
         self.done: Counter[str] = Counter()
         self.found: Counter[str] = Counter()
@@ -170,8 +163,8 @@ class Run:
     def round(self, step: str, answers: int | None = None) -> None:
         """All at once, and somewhere in the middle the end: after so many answers, or as luck has it."""
         with self.cluster.connect(self.database) as session:
-            lanes = [self.lane(session, step) for _ in range(CLIENTS)]
-        barrier = threading.Barrier(CLIENTS + 1)
+            lanes = [self.lane(session, step) for _ in range(self.clients)]
+        barrier = threading.Barrier(self.clients + 1)
         told: list[int] = []
 
         def work(number: int) -> None:
@@ -185,11 +178,11 @@ class Run:
             except (psycopg.OperationalError, threading.BrokenBarrierError):
                 pass
 
-        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(CLIENTS)]
+        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(self.clients)]
         for thread in threads:
             thread.start()
         barrier.wait()
-        enough = self.luck.randrange(CLIENTS) if answers is None else answers
+        enough = self.luck.randrange(self.clients) if answers is None else answers
         until = time.monotonic() + 20
         while len(told) < enough and time.monotonic() < until and any(t.is_alive() for t in threads):
             time.sleep(0.001)
@@ -236,7 +229,8 @@ class Run:
                 self.done["kills"] += 1
             after = self.done["after"] - before.get("after", 0)
             print(
-                f"{step}: {self.kills} × kill -9, {after} of {self.kills * CLIENTS} had happened", flush=True
+                f"{step}: {self.kills} × kill -9, {after} of {self.kills * self.clients} had happened",
+                flush=True,
             )
         return self.findings()
 

@@ -10,19 +10,16 @@ A mutant breaks the server on purpose; the harness is worth something only if it
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
-import threading
 import time
-import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import psycopg
 from harness import mutants
-from harness.cluster import Cluster
+from harness.crash import Crash, Session, moving, program
 
 LEASE_MS = 1500
 POISON_EVERY = 40
@@ -37,62 +34,24 @@ class Record:
     sent: dict[str, int] = field(default_factory=dict)
     handed: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
     acknowledged: Counter[str] = field(default_factory=Counter)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    done: threading.Event = field(default_factory=threading.Event)
 
 
-class Run:
-    def __init__(self, cluster: Cluster, sends: int, kills: int, clients: int, mutant: str | None) -> None:
-        self.cluster, self.sends, self.kills, self.mutant = cluster, sends, kills, mutant
-        self.clients = clients
-        self.database = f"crash_{uuid.uuid4().hex[:8]}"
+class Run(Crash):
+    broken: ClassVar = {"claim_without_row_lock": mutants.CLAIM_WITHOUT_ROW_LOCK}
+
+    def prepare(self, session: Session) -> None:
         self.record = Record()
-        self.failure: BaseException | None = None
-        with cluster.connect("postgres") as admin:
-            admin.execute(f"create database {self.database}")
-        with cluster.connect(self.database) as session:
-            session.execute("create extension caliber cascade")
-            session.execute("select caliber_config_set('message_queue_limit', '0')")
-            session.execute("select caliber_config_set('notify_mode', 'off')")
-            register = "select caliber_agent_register(%s, name => %s)::text"
-            self.sender = self.one(session, register, "planner", "sender")
-            self.readers = [self.one(session, register, "worker", f"w{n}") for n in range(3)]
-            if mutant:
-                self.break_it(session, mutant)
-
-    @staticmethod
-    def one(session: psycopg.Connection[Any], query: str, *arguments: object) -> Any:
-        row = session.execute(query, arguments).fetchone()
-        return row[0] if row else None
-
-    def break_it(self, session: psycopg.Connection[Any], mutant: str) -> None:
-        if mutant == "synchronous_commit_off":
-            session.execute(f"alter database {self.database} set synchronous_commit = off")
-            return
-        mutants.claim_without_row_lock(session)
-
-    def loop(self, work: Any) -> None:
-        """Do it again and again; a lost connection is made again."""
-        session: psycopg.Connection[Any] | None = None
-        while not self.record.done.is_set():
-            try:
-                if session is None:
-                    session = self.cluster.connect(self.database)
-                if not work(session):
-                    return
-            except psycopg.OperationalError:
-                session = None
-                time.sleep(0.05)
-            except BaseException as error:
-                self.failure = error
-                self.record.done.set()
-                raise
+        session.execute("select caliber_config_set('message_queue_limit', '0')")
+        session.execute("select caliber_config_set('notify_mode', 'off')")
+        register = "select caliber_agent_register(%s, name => %s)::text"
+        self.sender = self.one(session, register, "planner", "sender")
+        self.readers = [self.one(session, register, "worker", f"w{n}") for n in range(3)]
 
     def send_all(self, client: int) -> None:
-        numbers = iter(range(client, self.sends, self.clients // 2))
+        numbers = iter(range(client, self.size, self.clients // 2))
         current = [next(numbers, None)]
 
-        def work(session: psycopg.Connection[Any]) -> bool:
+        def work(session: Session) -> bool:
             n = current[0]
             if n is None:
                 return False
@@ -118,13 +77,13 @@ class Run:
             " from caliber_message_receive(%s, max_messages => 4, visibility_ms => %s)"
         )
 
-        def work(session: psycopg.Connection[Any]) -> bool:
+        def work(session: Session) -> bool:
             rows = session.execute(query, (agent, LEASE_MS)).fetchall()
             for message, receipt, n, at in rows:
-                with self.record.lock:
+                with self.mutex:
                     self.record.handed[message].append((float(at), receipt))
                 if n % POISON_EVERY and self.acknowledge(session, message, receipt):
-                    with self.record.lock:
+                    with self.mutex:
                         self.record.acknowledged[message] += 1
             if not rows:
                 time.sleep(luck.uniform(0.001, 0.02))
@@ -132,7 +91,7 @@ class Run:
 
         self.loop(work)
 
-    def acknowledge(self, session: psycopg.Connection[Any], message: str, receipt: int) -> bool:
+    def acknowledge(self, session: Session, message: str, receipt: int) -> bool:
         try:
             return bool(self.one(session, "select caliber_message_acknowledge(%s, %s)", message, receipt))
         except psycopg.OperationalError:
@@ -143,35 +102,21 @@ class Run:
             return False
 
     def go(self) -> list[str]:
-        half = self.clients // 2
-        senders = [threading.Thread(target=self.send_all, args=(n,), daemon=True) for n in range(half)]
-        readers = [threading.Thread(target=self.read_all, args=(n,), daemon=True) for n in range(half)]
-        for thread in senders + readers:
-            thread.start()
-        for kill in range(self.kills):
-            while len(self.record.sent) < self.sends * (kill + 1) // (self.kills + 1):
-                if self.record.done.is_set():
-                    break
-                time.sleep(0.002)
-            self.cluster.kill()
-            self.cluster.start()
+        threads = senders, _ = self.start(self.send_all, self.read_all)
+        self.kill_at_shares(lambda: len(self.record.sent))
         for thread in senders:
             thread.join()
         self.drain()
-        self.record.done.set()
-        for thread in readers:
-            thread.join()
+        self.end(threads)
         if self.failure:
             raise self.failure
         return self.judge()
 
     def drain(self) -> None:
         """Until nothing is open; what is open for ever is a finding of its own."""
-        ends = time.monotonic() + 60 + LEASE_MS * TRIES / 1000
         query = "select count(*) from caliber_delivery where processed_at is null and dead_at is null"
         with self.cluster.connect(self.database) as session:
-            while self.one(session, query) and time.monotonic() < ends and not self.record.done.is_set():
-                time.sleep(0.2)
+            moving(lambda: int(self.one(session, query)), self.done)
 
     def judge(self) -> list[str]:
         with self.cluster.connect(self.database) as session:
@@ -207,24 +152,5 @@ class Run:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sends", type=int, default=25_000)
-    parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--mutant", choices=MUTANTS)
-    options = parser.parse_args()
-    cluster = Cluster()
-    try:
-        cluster.start()
-        run = Run(cluster, options.sends, options.kills, options.clients, options.mutant)
-        findings = run.go()
-    finally:
-        cluster.remove()
-    print(run.summary())
-    print("\n".join(findings) or "nothing lost, nothing twice")
-    raise SystemExit(bool(findings))
-
-
 if __name__ == "__main__":
-    main()
+    program(__doc__, 25_000, MUTANTS, Run, "nothing lost, nothing twice")

@@ -7,56 +7,65 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
 
 Session = psycopg.Connection[Any]
 
 
 def rewrite(session: Session, *changes: tuple[str, str]) -> None:
     """Changes the sources that the extension carries, for sessions to come."""
-    source = _sources(session)
     for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    _replace(session, source)
+        changed = {name: text.replace(old, new) for name, text in sources(session).items() if old in text}
+        assert changed, old
+        for name, source in changed.items():
+            replace(session, name, source)
 
 
 def unlock(session: Session, module: str) -> None:
     """No statement of the module locks the rows it reads."""
-    before, name, rest = _sources(session).partition(f"\n#### {module}\n")
-    code, mark, after = rest.partition("\n#### ")
-    code, locks = re.subn(r"\bfor (no key )?update\b( of \w+)?( skip locked)?", "", code)
+    source = sources(session)[module]
+    source, locks = re.subn(r"\bfor (no key )?update\b( of \w+)?( skip locked)?", "", source)
     assert locks, module
-    _replace(session, before + name + code + mark + after)
+    replace(session, module, source)
 
 
-def _sources(session: Session) -> str:
-    row = session.execute("select _caliber_python()").fetchone()
+def sources(session: psycopg.Connection[Any]) -> dict[str, str]:
+    """The Python modules by name, each behind a line with the number of its build."""
+    with session.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute("select proname from pg_proc where proname ~ '^_caliber_module_' order by 1")
+        names = [str(name) for (name,) in cursor.fetchall()]
+        row = cursor.execute(f"select {', '.join(f'{name}()' for name in names)}".encode()).fetchone()
     assert row
-    return str(row[0])
+    return {name.removeprefix("_caliber_module_"): str(text) for name, text in zip(names, row, strict=True)}
 
 
-def _replace(session: Session, source: str) -> None:
-    session.execute("create temp table if not exists broken (source text)")
-    session.execute("truncate broken")
-    session.execute("insert into broken values (%s)", (source,))
+def replace(session: psycopg.Connection[Any], module: str, source: str) -> None:
     session.execute(
-        "do $do$ begin execute format('create or replace function public._caliber_python() returns text"
-        " language sql immutable set search_path = pg_catalog, pg_temp as %L',"
-        " format('select %L', (select source from broken))); end $do$"
+        sql.SQL(
+            "create or replace function {}() returns text"
+            " language sql immutable set search_path = pg_catalog, pg_temp as {}"
+        ).format(
+            sql.Identifier("public", f"_caliber_module_{module}"),
+            sql.SQL("select {}").format(source).as_string(session),
+        )
     )
+
+
+# A row that has moved meanwhile is found again, as it would be by its key.
+CLAIM_WITHOUT_ROW_LOCK = (
+    ("            for no key update skip locked\n        ) as free", "        ) as free"),
+    (
+        "where d.ctid = any (array(select p.place from picked as p))",
+        "where (d.message_id, d.queue_id) in (select x.message_id, x.queue_id from"
+        " @caliber_schema@.caliber_delivery as x where x.ctid = any (array(select p.place from picked as p))"
+        ")",
+    ),
+)
 
 
 def claim_without_row_lock(session: Session) -> None:
-    # A row that has moved meanwhile is found again, as it would be by its key.
-    key = (
-        "where (d.message_id, d.queue_id) in (select x.message_id, x.queue_id from"
-        " @caliber_schema@.caliber_delivery as x where x.ctid = any (array(select p.place from picked as p)))"
-    )
-    rewrite(
-        session,
-        ("            for no key update skip locked\n        ) as free", "        ) as free"),
-        ("where d.ctid = any (array(select p.place from picked as p))", key),
-    )
+    rewrite(session, *CLAIM_WITHOUT_ROW_LOCK)
 
 
 def synchronous_commit_off(session: Session) -> None:
@@ -89,7 +98,7 @@ def accept_check_then_act(session: Session) -> None:
 
 def budget_without_row_lock(session: Session) -> None:
     """What is left is reckoned on rows that others reckon on too."""
-    unlock(session, "caliber.delegations_tree")
+    unlock(session, "delegations_tree")
 
 
 def detect_without_turns(session: Session) -> None:
@@ -111,7 +120,7 @@ def detect_without_turns(session: Session) -> None:
 
 def handoff_without_row_lock(session: Session) -> None:
     """Whoever accepts looks at rows that others change."""
-    unlock(session, "caliber.handoffs_store")
+    unlock(session, "handoffs_store")
 
 
 def events_by_number(session: Session) -> None:

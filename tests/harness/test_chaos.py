@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from harness.chaos import Chaos
@@ -16,14 +17,20 @@ SECONDS = float(os.environ.get("CALIBER_CHAOS_SECONDS", "5"))
 SEED = int(os.environ.get("CALIBER_CHAOS_SEED", "1"))
 
 
-@pytest.fixture
-def cluster(model: Cluster) -> Iterator[Cluster]:
+@contextmanager
+def copied(model: Cluster) -> Iterator[Cluster]:
     made = Cluster(like=model)
     try:
         made.start()
         yield made
     finally:
         made.remove()
+
+
+@pytest.fixture
+def cluster(model: Cluster) -> Iterator[Cluster]:
+    with copied(model) as made:
+        yield made
 
 
 def test_every_promise_is_kept(cluster: Cluster) -> None:
@@ -45,7 +52,12 @@ def test_mutants_are_caught(cluster: Cluster, mutants: list[str]) -> None:
     assert {MUTANTS[name][1] for name in mutants} <= broken, run.report(found)
 
 
-def test_commits_that_are_not_durable_are_caught(cluster: Cluster) -> None:
-    run = Chaos(cluster, SEED, 4, 1, "synchronous_commit_off")
-    found = run.go()
-    assert any("lost" in what for against in found.values() for what in against), run.report(found)
+def test_commits_that_are_not_durable_are_caught(model: Cluster) -> None:
+    # The server may have written all of it just before the kill, so a run may have luck.
+    for _ in range(4):
+        with copied(model) as cluster:
+            run = Chaos(cluster, SEED, 4, 1, "synchronous_commit_off")
+            found = run.go()
+        if any("lost" in what for against in found.values() for what in against):
+            return
+    pytest.fail(run.report(found))

@@ -9,11 +9,12 @@ import pytest
 from harness.cluster import Cluster
 from harness.handoffs_crash import Run
 
+CLIENTS = int(os.environ.get("CALIBER_HANDOFF_CLIENTS", "6"))
 KILLS = int(os.environ.get("CALIBER_HANDOFF_KILLS", "1"))
 
 
 def test_a_server_killed_at_each_step_leaves_exactly_one_owner(cluster: Cluster) -> None:
-    assert Run(cluster, KILLS, 1).go() == []
+    assert Run(cluster, KILLS, 1, clients=CLIENTS).go() == []
 
 
 def test_an_owner_left_behind_is_noticed(cluster: Cluster) -> None:
