@@ -56,11 +56,11 @@ def replace(session: psycopg.Connection[Any], module: str, source: str) -> None:
 CLAIM_WITHOUT_ROW_LOCK = (
     ("            for no key update skip locked\n        ) as free", "        ) as free"),
     (
-        "where d.ctid = any (array(select p.place from picked as p))",
+        "where d.ctid = any (array(\n",
         "where (d.message_id, d.queue_id) in (select x.message_id, x.queue_id from"
-        " @caliber_schema@.caliber_delivery as x where x.ctid = any (array(select p.place from picked as p))"
-        ")",
+        " @caliber_schema@.caliber_delivery as x where x.ctid = any (array(\n",
     ),
+    ("        limit {limit}\n    ))\n", "        limit {limit}\n    )))\n"),
 )
 
 
