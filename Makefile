@@ -1,7 +1,7 @@
 # CALIBER. `make help` lists the targets; `make run` is the place to start.
 
 # The subsystems in the order they are loaded. This is the only such list.
-SUBSYSTEMS := identity config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read conflicts delegations delegations_read audit audit_verify variables handoffs handoffs_read timeline_marks timeline maintenance overview
+SUBSYSTEMS := identity bounds config ids events teams agents grants access logins reach trajectories memory search context locks state checkpoints tokens regions regions_access permissions permissions_access message_types messages messages_claim messages_wake messages_read conflicts delegations delegations_read audit audit_verify variables handoffs handoffs_read timeline_marks timeline maintenance overview
 
 # Server version: 15 to 18, as far as the machine packages it.
 PG ?= 15

@@ -135,24 +135,18 @@ create table @extschema@.caliber_agent_beat (
     ended boolean not null default false,
     incarnation bigint not null default 1,
     beat_at timestamptz not null default pg_catalog.clock_timestamp(),
-    progress real,
+    progress @extschema@._caliber_share,
     turns bigint not null default 0,
     tokens bigint not null default 0,
     tool_calls bigint not null default 0,
     files bigint not null default 0,
     errors bigint not null default 0,
-    activity text,
-    last_tool text,
-    last_file text,
+    activity @extschema@._caliber_text_500,
+    last_tool @extschema@._caliber_text_200,
+    last_file @extschema@._caliber_text_1000,
     constraint caliber_agent_beat_pkey primary key (agent_id),
     constraint caliber_agent_beat_agent_fkey foreign key (agent_id)
-    references @extschema@.caliber_agent (agent_id),
-    constraint caliber_agent_beat_text_length check (
-        pg_catalog.length(activity) <= 500
-        and pg_catalog.length(last_tool) <= 200
-        and pg_catalog.length(last_file) <= 1000
-    ),
-    constraint caliber_agent_beat_progress_range check (progress between 0 and 1)
+    references @extschema@.caliber_agent (agent_id)
 )
 with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 select pg_catalog.pg_extension_config_dump('@extschema@.caliber_agent_beat', '');

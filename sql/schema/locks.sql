@@ -51,8 +51,8 @@ comment on type @extschema@.caliber_lock_mode is
 
 -- One row a resource ever locked, with its exclusive lease. What is unset is free.
 create table @extschema@.caliber_resource (
-    resource_type text not null collate "C",
-    resource_id text not null collate "C",
+    resource_type @extschema@._caliber_key_63 not null collate "C",
+    resource_id @extschema@._caliber_key_1000 not null collate "C",
     fence bigint not null default 0,
     -- Leases in caliber_lock_shared are possible; whoever wants an exclusive one looks there.
     shared boolean not null default false,
@@ -60,20 +60,14 @@ create table @extschema@.caliber_resource (
     holder_agent_id uuid,
     acquired_at timestamptz,
     expires_at timestamptz,
-    reason text,
+    reason @extschema@._caliber_text_1000,
     wanted_until timestamptz,
     constraint caliber_resource_pkey primary key (resource_type, resource_id),
     -- Whole, not partial: that makes lock_id a key column, and a change of it conflicts with
     -- the key share lock of a guard, while an extension does not.
     constraint caliber_resource_lock_key unique (lock_id),
-    constraint caliber_resource_type_length check (pg_catalog.length(resource_type) between 1 and 63),
-    constraint caliber_resource_id_length check (pg_catalog.length(resource_id) between 1 and 1000),
-    constraint caliber_resource_reason_length check (pg_catalog.length(reason) <= 1000),
-    constraint caliber_resource_fence_range check (fence >= 0),
     constraint caliber_resource_lease_whole check (
-        (lock_id is null) = (holder_agent_id is null)
-        and (lock_id is null) = (acquired_at is null)
-        and (lock_id is null) = (expires_at is null)
+        pg_catalog.num_nulls(lock_id, holder_agent_id, acquired_at, expires_at) in (0, 4)
     )
 )
 with (fillfactor = 70);

@@ -50,23 +50,16 @@ create table @extschema@.caliber_message (
     in_reply_to uuid,
     trajectory_id uuid,
     scope_id uuid,
-    artifact_ids uuid[],
+    artifact_ids @extschema@._caliber_ids_1000,
     schema_version integer,
     requires_response boolean not null default false,
-    channel text not null default 'direct',
+    channel @extschema@._caliber_key_200 not null default 'direct',
     schema_name text,
-    idempotency_key text,
-    subject text,
-    body text,
+    idempotency_key @extschema@._caliber_key_200,
+    subject @extschema@._caliber_text_500,
+    body @extschema@._caliber_text_262144,
     payload jsonb not null default '{}',
-    constraint caliber_message_pkey primary key (message_id),
-    constraint caliber_message_text_length check (
-        pg_catalog.length(subject) <= 500
-        and pg_catalog.length(body) <= 262144
-        and pg_catalog.length(channel) between 1 and 200
-        and pg_catalog.length(idempotency_key) between 1 and 200
-    ),
-    constraint caliber_message_artifacts_length check (pg_catalog.cardinality(artifact_ids) <= 1000)
+    constraint caliber_message_pkey primary key (message_id)
 );
 select pg_catalog.pg_extension_config_dump('@extschema@.caliber_message', '');
 
@@ -125,10 +118,8 @@ create table @extschema@.caliber_delivery (
     read_at timestamptz,
     processed_at timestamptz,
     dead_at timestamptz,
-    error text,
-    constraint caliber_delivery_pkey primary key (message_id, queue_id),
-    constraint caliber_delivery_error_length check (pg_catalog.length(error) <= 2000),
-    constraint caliber_delivery_ends_once check (processed_at is null or dead_at is null)
+    error @extschema@._caliber_text_2000,
+    constraint caliber_delivery_pkey primary key (message_id, queue_id)
 )
 with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
 select pg_catalog.pg_extension_config_dump('@extschema@.caliber_delivery', '');
