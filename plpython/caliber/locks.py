@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import plpy
 
-from caliber import callers, checks, epochs, errors
+from caliber import callers, checks, epochs, errors, ids
 from caliber.plans import plan
 
 MAX_LEASE_MS = 24 * 60 * 60 * 1000
@@ -44,7 +44,7 @@ _TAKE = plan(
             resource_type, resource_id, fence, lock_id, holder_agent_id, acquired_at, expires_at, reason
         )
         select
-            $2, $3, {epochs.FLOOR} + 1, @extschema@.caliber_uuid_v7(), a.agent_id,
+            $2, $3, {epochs.FLOOR} + 1, {ids.NEW}, a.agent_id,
             now.at, now.at + $4 * interval '1 ms', $5
         from agent as a
         cross join (select pg_catalog.clock_timestamp() as at) as now

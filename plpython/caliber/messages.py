@@ -20,7 +20,6 @@ SEQ = """case
 MODE = """coalesce(
             (select s.value from @extschema@.caliber_setting as s where s.key = 'notify_mode'), 'always'
         )"""
-SHARD = "(select s.value::integer from @extschema@.caliber_setting as s where s.key = 'shard_number')"
 LIMIT = """coalesce(
             (select s.value from @extschema@.caliber_setting as s where s.key = 'message_queue_limit'),
             '1000'

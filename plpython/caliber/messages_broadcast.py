@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import checks, errors, messages, messages_rules
+from caliber import checks, errors, ids, messages, messages_rules
 from caliber.plans import plan
 
 # Agents of the team, or of the channel. Members in other teams get what an admin sends, and only
@@ -96,7 +96,7 @@ _SEND = plan(
             $14, new.at, new.at + $15 * interval '1 ms', $16, $17, $18
         from (
             select
-                @extschema@._caliber_uuid_v7({messages.SHARD}) as id,
+                {ids.NEW} as id,
                 pg_catalog.clock_timestamp() as at
         ) as new
         where exists (select from recipient as r)

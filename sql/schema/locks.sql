@@ -49,7 +49,8 @@ create type @extschema@.caliber_lock_mode as enum ('exclusive', 'shared');
 comment on type @extschema@.caliber_lock_mode is
 'Exclusive leaves nobody else in; shared leaves in others that share.';
 
--- One row a resource ever locked, with its exclusive lease. What is unset is free.
+-- One row a resource ever locked, with its exclusive lease. What is unset is free; lock_id, holder and
+-- times are set and unset together, which no check says, because of what one costs (bounds.sql).
 create table @extschema@.caliber_resource (
     resource_type @extschema@._caliber_key_63 not null collate "C",
     resource_id @extschema@._caliber_key_1000 not null collate "C",
@@ -65,10 +66,7 @@ create table @extschema@.caliber_resource (
     constraint caliber_resource_pkey primary key (resource_type, resource_id),
     -- Whole, not partial: that makes lock_id a key column, and a change of it conflicts with
     -- the key share lock of a guard, while an extension does not.
-    constraint caliber_resource_lock_key unique (lock_id),
-    constraint caliber_resource_lease_whole check (
-        pg_catalog.num_nulls(lock_id, holder_agent_id, acquired_at, expires_at) in (0, 4)
-    )
+    constraint caliber_resource_lock_key unique (lock_id)
 )
 with (fillfactor = 70);
 select pg_catalog.pg_extension_config_dump('@extschema@.caliber_resource', '');
