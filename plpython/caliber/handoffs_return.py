@@ -311,6 +311,7 @@ def to_previous(
     )
     previous = locked[before["from_agent_id"]]
     callers.refuse_ended(previous, None)
+    handoffs_store.chains(handoff)
     handoffs_store.audit(handoff, "initiated", "return to previous")
     handoffs_store.insert(handoff)
     handoff = handoffs_store.lock(handoff["handoff_id"])
