@@ -263,7 +263,7 @@ def resolve(handoff_id: str | None, decision: str | None) -> str:
         {"needs_human": False, "status": "completed", "return_status": "success", "return_notes": decision},
         {"resolved_at": 0, "due_at": None, "ack_by": None, "available_at": None},
     )
-    if handoff["resolved_at"] is None:
+    if handoff["resolved_at"] is None and handoff["returned_at"] is None:
         handoffs_groups.count(handoff, success=True)
     return "completed"
 
