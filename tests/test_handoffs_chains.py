@@ -68,6 +68,35 @@ def test_who_gives_back_a_whole_with_parts_of_another_team_locks_in_order(
     assert answers == ["accepted"]
 
 
+@pytest.mark.parametrize("verb", ["caliber_tick", "caliber_agent_reap"])
+def test_who_tidies_up_locks_in_order(db: Connection, connect: Connect, cast: Teams, verb: str) -> None:
+    dead = [cast.agent("helper", name) for name in ("dee", "dot")]
+    first = cast.delegate(sender=cast.cyd, trajectory_id=cast.theirs, to_agent_id=dead[0])
+    second = cast.delegate(to_agent_id=dead[1])
+    if verb == "caliber_tick":
+        due = "update caliber_handoff set ack_by = now(), due_at = now() where handoff_id = %s"
+        db.execute(due, (first,))
+        del dead[0]
+    db.execute(SILENT, (dead,))
+    with waits_for_the_first_chain(connect, cast, f"select count(*) from {verb}()"):
+        assert free(cast, cast.cyd)
+    assert (cast.status(first), cast.status(second)) == ("timed_out", "timed_out")
+
+
+def test_the_tick_does_not_wait_for_a_trajectory(db: Connection, connect: Connect, cast: Teams) -> None:
+    """Who has it may wait for the chain that the tick has."""
+    part = cast.delegate()
+    db.execute("update caliber_handoff set ack_by = now(), due_at = now()")
+    busy, tick = connect(), connect()
+    tick.execute("set statement_timeout = '2s'")
+    with busy.transaction():
+        query = "select from caliber_trajectory where trajectory_id = %s for no key update"
+        busy.execute(query, (cast.work,))
+        assert scalar(tick, "select _caliber_handoffs_expire()") == 0
+    assert scalar(tick, "select _caliber_handoffs_expire()") == 1
+    assert cast.status(part) == "timed_out"
+
+
 def test_a_part_that_goes_on_while_the_whole_changes_hands(
     db: Connection, connect: Connect, cast: Teams
 ) -> None:
