@@ -211,7 +211,7 @@ def test_plans_for_some_types_only_serve_full_queues_too(
     db.execute("vacuum analyze caliber_message, caliber_delivery, caliber_queue_mark, caliber_setting")
     session = connect()
     session.execute("set plan_cache_mode = force_generic_plan")
-    take = "select message_id from caliber_message_receive(%s, max_messages => %s, message_types => '{nudge}')"
+    take = "select from caliber_message_receive(%s, max_messages => %s, message_types => '{nudge}')"
 
     def work() -> int:
         return session.execute(take, (cast.bob, most)).rowcount

@@ -100,9 +100,7 @@ def test_armed_wakes_who_sleeps(db: Connection, connect: Connect, cast: Cast) ->
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_armed_and_a_send_that_was_undone(
-    db: Connection, connect: Connect, cast: Cast, again: bool
-) -> None:
+def test_armed_and_a_send_that_was_undone(db: Connection, connect: Connect, cast: Cast, again: bool) -> None:
     """What a savepoint takes back wakes nobody, and who sleeps is woken by the next one."""
     db.execute("select caliber_config_set('notify_mode', 'armed')")
     listener, sender = connect(), connect()
