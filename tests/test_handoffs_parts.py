@@ -119,6 +119,22 @@ def test_who_does_a_part_may_get_the_whole(db: Connection, cast: Cast) -> None:
     assert reached(cast) == (3, 1)
 
 
+@pytest.mark.parametrize("end", ["return", "lapse"])
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_leases_of_a_part_stay_with_who_has_the_whole_too(
+    db: Connection, cast: Cast, mode: str, end: str
+) -> None:
+    lock = scalar(db, "select caliber_lock_acquire(%s, 'file', 'a.py', %s, 600000)", cast.worker, mode)
+    part = cast.delegate(lock_ids=[lock])
+    cast.accept(part)
+    pass_on(cast, cast.worker, cast.helper)
+    if end == "return":
+        db.execute(RETURN, (part, cast.helper))
+    else:
+        cast.lapse(part, times=2)
+    assert str(scalar(db, "select holder_agent_id from caliber_lock")) == cast.helper
+
+
 def test_a_part_that_its_sender_ends_is_the_wholes_all_the_same(db: Connection, cast: Cast) -> None:
     part = cast.delegate()
     cast.accept(part)
@@ -212,6 +228,18 @@ def test_a_result_for_an_agent_that_has_ended_is_ended_by_a_human(db: Connection
     assert state(db, COMPLETE, part, cast.worker) == "KA007"
     assert scalar(db, resolve, part) == "completed"
     assert cast.handoff(part)["return_status"] == "success"
+
+
+def test_a_member_that_returned_counts_once_when_a_human_ends_it(db: Connection, cast: Cast) -> None:
+    query = BROADCAST.replace("'any'", "'all'")
+    rows = db.execute(query, (cast.worker, [cast.helper, cast.architect], cast.work)).fetchall()
+    first = str(rows[0]["handoff_id"])
+    cast.accept(first)
+    db.execute(RETURN, (first, cast.helper))
+    db.execute("select caliber_agent_terminate(%s)", (cast.worker,))
+    assert scalar(db, "select caliber_handoff_resolve(%s, 'kept the result')", first) == "completed"
+    group = db.execute("select succeeded, failed, outcome from caliber_handoff_group").fetchone()
+    assert group == {"succeeded": 1, "failed": 0, "outcome": None}
 
 
 def test_artifacts_are_not_lost_for_want_of_a_scope(db: Connection, cast: Cast) -> None:

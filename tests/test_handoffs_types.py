@@ -174,6 +174,25 @@ def test_2_2_delegation_blocks_the_sender_or_does_not(
 # --- 2.3 broadcast ---
 
 
+def test_2_3_broadcast_looks_up_what_all_get_once(db: Connection, connect: Connect, cast: Cast) -> None:
+    make = "select caliber_artifact_create(%s, null, 'fact', 'x is 1')"
+    artifact = scalar(db, make, cast.scope)
+    call = (
+        "select count(*) from caliber_broadcast_handoff(%s, %s::uuid[], %s, 'specialization', 'look',"
+        " artifact_ids => array[%s]::uuid[])"
+    )
+    looks = "select seq_scan + idx_scan from pg_stat_xact_user_tables where relname = 'caliber_artifact'"
+    made = []
+    for receivers in ([cast.helper], [cast.helper, cast.reviewer, cast.architect]):
+        session = connect()
+        with session.transaction():
+            assert scalar(session, call, cast.worker, receivers, cast.work, artifact) == len(receivers)
+            made.append(scalar(session, looks))
+    assert made[0] == made[1]
+    given = "select count(*) from caliber_handoff where artifact_ids = array[%s]::uuid[] and scope_id = %s"
+    assert scalar(db, given, artifact, cast.scope) == 4
+
+
 def test_2_3_broadcast_gives_each_an_independent_copy(db: Connection, cast: Cast) -> None:
     db.execute("select caliber_variable_set(%s, 'grammar', '1')", (cast.work,))
     first, second = broadcast(cast)

@@ -200,3 +200,52 @@ def test_plans_made_while_queues_were_empty_or_small_serve_full_ones(
     )
     session.execute("rollback")
     assert read_through is None
+
+
+@pytest.mark.parametrize("most", [1, 10])
+@pytest.mark.parametrize("before", [0, 60])
+def test_plans_for_some_types_only_serve_full_queues_too(
+    before: int, most: int, db: Connection, connect: Connect, cast: Cast
+) -> None:
+    db.execute(GROW.replace("2000", str(before)), {"ann": cast.ann, "bob": cast.ann})
+    db.execute("vacuum analyze caliber_message, caliber_delivery, caliber_queue_mark, caliber_setting")
+    session = connect()
+    session.execute("set plan_cache_mode = force_generic_plan")
+    take = "select from caliber_message_receive(%s, max_messages => %s, message_types => '{nudge}')"
+
+    def work() -> int:
+        return session.execute(take, (cast.bob, most)).rowcount
+
+    assert work() == 0
+    db.execute(GROW, {"ann": cast.ann, "bob": cast.bob})
+    session.execute("begin")
+    assert work() == most
+    fetched = (
+        "select coalesce(sum(idx_tup_fetch + seq_tup_read), 0) from pg_stat_xact_user_tables"
+        " where relname = 'caliber_message'"
+    )
+    assert int(str(scalar(session, fetched))) <= 4 * most
+
+
+@pytest.mark.parametrize("verb", ["arm", "wait"])
+def test_plans_of_who_sleeps_for_some_types_read_only_its_queue(
+    verb: str, db: Connection, connect: Connect, cast: Cast
+) -> None:
+    for reader in (cast.ann, cast.bob):
+        db.execute(GROW.replace("2000", "60"), {"ann": cast.ann, "bob": reader})
+    db.execute("vacuum analyze caliber_message, caliber_delivery, caliber_queue_mark, caliber_setting")
+    session = connect()
+    session.execute("set plan_cache_mode = force_generic_plan")
+    call = {
+        "arm": "select state from caliber_message_arm(%s, message_types => '{nudge}')",
+        "wait": "select caliber_message_wait(%s, 0, message_types => '{nudge}')",
+    }[verb]
+    assert scalar(session, call, cast.bob) in ("ready", True)
+    db.execute(GROW, {"ann": cast.ann, "bob": cast.ann})
+    with session.transaction():
+        scalar(session, call, cast.bob)
+        fetched = (
+            "select coalesce(sum(idx_tup_fetch + seq_tup_read), 0) from pg_stat_xact_user_tables"
+            " where relname = 'caliber_message'"
+        )
+        assert int(str(scalar(session, fetched))) <= 200

@@ -99,6 +99,25 @@ def test_armed_wakes_who_sleeps(db: Connection, connect: Connect, cast: Cast) ->
         assert heard(listener) == [], query
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_armed_and_a_send_that_was_undone(db: Connection, connect: Connect, cast: Cast, again: bool) -> None:
+    """What a savepoint takes back wakes nobody, and who sleeps is woken by the next one."""
+    db.execute("select caliber_config_set('notify_mode', 'armed')")
+    listener, sender = connect(), connect()
+    listen(listener, cast.bob)
+    assert scalar(db, ARM, cast.bob) == "armed"
+    with sender.transaction():
+        sender.execute("savepoint before")
+        send(sender, cast.ann, cast.bob)
+        sender.execute("rollback to savepoint before")
+        if again:
+            send(sender, cast.ann, cast.bob)
+    assert len(heard(listener)) == int(again)
+    assert scalar(db, "select armed from caliber_queue_waiter where queue_id = %s", cast.bob) is not again
+    send(sender, cast.ann, cast.bob)
+    assert len(heard(listener)) == int(not again)
+
+
 def test_a_reader_sleeps_no_longer_than_until_the_next_message_is_free(db: Connection, cast: Cast) -> None:
     for mode in ("armed", "always", "off"):
         db.execute("select caliber_config_set('notify_mode', %s)", (mode,))

@@ -21,7 +21,7 @@ from caliber import (
 )
 from caliber.plans import plan
 
-_NEW_ID = plan("select @extschema@.caliber_uuid_v7() as id")
+NEW_ID = plan("select @extschema@.caliber_uuid_v7() as id")
 
 _SCOPE = plan(
     """
@@ -291,7 +291,7 @@ def complete_packet(
         "lock_ids": [],
         "left_ms": None if packet["deadline"] is None else int((_LEFT.one(packet["deadline"]) or {})["ms"]),
         **packet,
-        "handoff_id": (_NEW_ID.one() or {})["id"],
+        "handoff_id": (NEW_ID.one() or {})["id"],
         "team_id": trajectory["team_id"],
         "status": "initiated",
         "status_reason": None,

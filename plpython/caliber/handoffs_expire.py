@@ -23,20 +23,9 @@ MAX_ATTEMPTS = 3
 BACKOFF_MS = 2000
 MAX_BATCH = 10_000
 
-# With the teams in whose audit chains settling it may be recorded.
 _DUE = plan(
     """
-    select
-        h.handoff_id,
-        array(
-            select t.team_id
-            from @extschema@.caliber_trajectory as t
-            where t.trajectory_id = h.trajectory_id
-            union
-            select o.team_id
-            from @extschema@.caliber_handoff as o
-            where o.trajectory_id = h.trajectory_id and o.resolved_at is null
-        ) as teams
+    select h.handoff_id
     from @extschema@.caliber_handoff as h
     where h.due_at <= pg_catalog.clock_timestamp()
     order by h.due_at
@@ -45,13 +34,48 @@ _DUE = plan(
     "int4",
 )
 
+# The teams in whose audit chains settling them may be recorded.
+_TEAMS = plan(
+    """
+    select t.team_id
+    from @extschema@.caliber_handoff as h
+    inner join @extschema@.caliber_trajectory as t on h.trajectory_id = t.trajectory_id
+    where h.handoff_id = any($1)
+    union
+    select o.team_id
+    from @extschema@.caliber_handoff as h
+    inner join @extschema@.caliber_handoff as o on h.trajectory_id = o.trajectory_id
+    where h.handoff_id = any($1) and o.resolved_at is null
+    """,
+    "uuid[]",
+)
+
 _HEAD = plan(
     "select from @extschema@.caliber_audit_head as c where c.team_id = $1 for update",
     "uuid",
 )
 
-# Both parties, the handoff and the root of the task behind it, where nobody else is at them: then
-# nothing is waited for while the locks of those before are held, the audit chain's among them.
+# Whether nobody else has one of them; then they are locked.
+_HEADS_FREE = plan(
+    """
+    select
+        (
+            select pg_catalog.count(*)
+            from (
+                select c.team_id
+                from @extschema@.caliber_audit_head as c
+                where c.team_id = any($1)
+                for update skip locked
+            ) as free
+        ) = (
+            select pg_catalog.count(*) from @extschema@.caliber_audit_head as c where c.team_id = any($1)
+        ) as free
+    """,
+    "uuid[]",
+)
+
+# Both parties, the trajectory, the handoff and the root of the task behind it, where nobody else is at them:
+# then nothing is waited for while the locks of those before are held, the audit chains' among them.
 _FREE = plan(
     """
     select
@@ -65,6 +89,14 @@ _FREE = plan(
                 for no key update skip locked
             ) as free
         ) = 1 + (h.to_agent_id is not null)::integer
+        and exists (
+            select from (
+                select t.trajectory_id
+                from @extschema@.caliber_trajectory as t
+                where t.trajectory_id = h.trajectory_id
+                for no key update skip locked
+            ) as free
+        )
         and not exists (
             select from @extschema@.caliber_delegation as d
             where d.child_trajectory_id = h.trajectory_id
@@ -119,25 +151,46 @@ def expire(max_handoffs: int | None) -> int:
     callers.require_admin("settle handoffs")
     checks.required("max_handoffs", max_handoffs)
     checks.between("max_handoffs", max_handoffs, 1, MAX_BATCH)
-    due = list(_DUE.rows(max_handoffs))
-    held = _heads({team for row in due for team in row["teams"]})
-    return sum(_alone(row["handoff_id"]) for row in due if held.issuperset(row["teams"]))
+    return settle_due(max_handoffs, [])
 
 
-def _heads(teams: set[str]) -> set[str]:
-    """Those whose audit chain is free or becomes so in time. In one order, as whoever else locks several,
+def settle_due(max_handoffs: int | None, gone: list[str]) -> int:
+    """And lock what giving back for these agents will need in this transaction."""
+    due = [row["handoff_id"] for row in _DUE.rows(max_handoffs)]
+    _lock_heads(due + _held_by(gone))
+    return sum(_alone(handoff_id) for handoff_id in due)
+
+
+def lock_heads(agents: list[str]) -> None:
+    """Before giving back for them, in a transaction that has locked none yet."""
+    _lock_heads(_held_by(agents))
+
+
+def heads_free(agent_id: str) -> bool:
+    """Whether giving back for it would wait for nobody's audit chain."""
+    return _heads_free(_held_by([agent_id]))
+
+
+def _held_by(agents: list[str]) -> list[str]:
+    return [row["handoff_id"] for agent_id in agents for row in _HELD.rows(agent_id)]
+
+
+def _lock_heads(handoffs: list[str]) -> None:
+    """Of those whose audit chain is free or becomes so in time. In one order, as whoever else locks several,
     since all of them are kept until the end; one that somebody keeps holds up only its own team."""
-    held = set()
-    for team in sorted(teams):
+    for team in sorted(row["team_id"] for row in _TEAMS.rows(handoffs)):
         try:
             with plpy.subtransaction():
                 _HEAD.rows(team)
         except plpy.SPIError as error:
             if error.sqlstate not in _BUSY:
                 raise
-        else:
-            held.add(team)
-    return held
+
+
+def _heads_free(handoffs: list[str]) -> bool:
+    """Without waiting, since others are held and this one may come before them."""
+    teams = [row["team_id"] for row in _TEAMS.rows(handoffs)]
+    return bool((_HEADS_FREE.one(teams) or {})["free"])
 
 
 class _Taken(Exception):
@@ -146,7 +199,7 @@ class _Taken(Exception):
 
 def _claim(handoff_id: str) -> None:
     free = _FREE.one(handoff_id)
-    if not free or not free["parties"]:
+    if not free or not free["parties"] or not _heads_free([handoff_id]):
         raise _Taken
 
 

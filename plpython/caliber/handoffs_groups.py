@@ -142,12 +142,17 @@ def broadcast(
     members = sum(returns) or len(targets)
     group = _NEW.one(trajectory["team_id"], from_agent_id, trajectory_id, aggregation, members) or {}
     group_id = group["broadcast_group_id"]
+    whole = handoffs.complete_packet(packet, sender, trajectory)
     rows = []
     for target, wanted in zip(targets, returns, strict=True):
-        handoff = handoffs.complete_packet(packet, sender, trajectory)
-        handoff.update(
-            broadcast_group_id=group_id, to_agent_id=target, to_agent_type=None, return_expected=wanted
-        )
+        handoff = {
+            **whole,
+            "handoff_id": (handoffs.NEW_ID.one() or {})["id"],
+            "broadcast_group_id": group_id,
+            "to_agent_id": target,
+            "to_agent_type": None,
+            "return_expected": wanted,
+        }
         handoffs_route.first(handoff, sender)
         handoff_id = handoffs.begin(handoff, sender)
         status = handoffs_store.peek(handoff_id)["status"]

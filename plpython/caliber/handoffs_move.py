@@ -233,6 +233,10 @@ def give_back(
         take_off(taker, handoff["received_trajectory_id"])
         if giver["status"] == "waiting" and handoff["sender_waits"]:
             resume(giver)
+        if handoffs_store.trajectory(trajectory_id)["agent_id"] == taker["agent_id"]:
+            # It has the whole too, so what was lent is its own by now.
+            handoff["lock_ids"] = handoff["moved_lock_ids"]
+            return warnings
     back, _, lost = handoffs_locks.move(
         handoff["moved_lock_ids"], taker["agent_id"], giver["agent_id"], handoff["joint_locks"]
     )

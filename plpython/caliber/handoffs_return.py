@@ -263,7 +263,7 @@ def resolve(handoff_id: str | None, decision: str | None) -> str:
         {"needs_human": False, "status": "completed", "return_status": "success", "return_notes": decision},
         {"resolved_at": 0, "due_at": None, "ack_by": None, "available_at": None},
     )
-    if handoff["resolved_at"] is None:
+    if handoff["resolved_at"] is None and handoff["returned_at"] is None:
         handoffs_groups.count(handoff, success=True)
     return "completed"
 
@@ -311,6 +311,7 @@ def to_previous(
     )
     previous = locked[before["from_agent_id"]]
     callers.refuse_ended(previous, None)
+    handoffs_store.chains(handoff)
     handoffs_store.audit(handoff, "initiated", "return to previous")
     handoffs_store.insert(handoff)
     handoff = handoffs_store.lock(handoff["handoff_id"])

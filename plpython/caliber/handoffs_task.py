@@ -72,17 +72,19 @@ _PASSED_ON = plan(
     "uuid",
 )
 
-# While the one who had the part had the whole too, the part was still from who had the whole before.
+# While the one who had the part had the whole too, the part was still from who had the whole before. Who
+# else has the whole is left to who takes it: it may be changing hands, and this agent's row is held only.
 _ASSIGN_HANDOFF = plan(
     """
     update @extschema@.caliber_handoff as h
     set
         to_agent_id = $2,
         tried_agent_ids = pg_catalog.array_append(h.tried_agent_ids, h.to_agent_id),
-        from_agent_id = case when t.agent_id = $2 then h.from_agent_id else t.agent_id end
+        from_agent_id = case when t.agent_id = $3 then $3 else h.from_agent_id end
     from @extschema@.caliber_trajectory as t
     where h.handoff_id = $1 and t.trajectory_id = h.trajectory_id
     """,
+    "uuid",
     "uuid",
     "uuid",
 )
@@ -136,7 +138,7 @@ def assign(trajectory_id: str, giver: dict[str, Any], taker: dict[str, Any]) -> 
         if received["from_agent_id"] == taker["agent_id"]:
             warnings.append(f"the result is still {giver['name']}'s to return")
         else:
-            _ASSIGN_HANDOFF.rows(received["handoff_id"], taker["agent_id"])
+            _ASSIGN_HANDOFF.rows(received["handoff_id"], taker["agent_id"], giver["agent_id"])
     return warnings
 
 

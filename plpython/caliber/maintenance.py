@@ -49,7 +49,8 @@ def _dead_agents(most: int) -> int:
 
 
 def _handoffs(most: int) -> int:
-    return handoffs_expire.expire(min(most, handoffs_expire.MAX_BATCH))
+    gone = maintenance_reap.find_when_wanted(min(most, maintenance_reap.MAX_AGENTS))
+    return handoffs_expire.settle_due(min(most, handoffs_expire.MAX_BATCH), gone)
 
 
 # Everything caliber_tick does, a line a step: what it reports, and what does at most so many rows

@@ -130,18 +130,32 @@ def reap(max_agents: int | None) -> list[dict[str, Any]]:
     callers.require_admin("reap agents")
     checks.required("max_agents", max_agents)
     checks.between("max_agents", max_agents, 1, MAX_AGENTS)
-    reaped = []
-    for found in _FIND.rows(max_agents):
-        row = _whole(found["agent_id"])
-        if row is not None:
-            reaped.append(row)
-    return reaped
+    found = _find(max_agents)
+    handoffs_expire.lock_heads(found)
+    return _each(found)
+
+
+def find_when_wanted(most: int) -> list[str]:
+    """For caliber_tick: where agents do not beat, reaping is switched off."""
+    wanted = (_WANTED.one() or {})["wanted"]
+    return _find(most) if wanted == "on" else []
 
 
 def reap_when_wanted(most: int) -> list[dict[str, Any]]:
-    """For caliber_tick: where agents do not beat, reaping is switched off."""
-    wanted = (_WANTED.one() or {})["wanted"]
-    return reap(most) if wanted == "on" else []
+    """For caliber_tick, which has locked the audit chains that are needed, with those of other steps."""
+    return _each(find_when_wanted(most))
+
+
+def _find(most: int | None) -> list[str]:
+    return [row["agent_id"] for row in _FIND.rows(most)]
+
+
+def _each(found: list[str]) -> list[dict[str, Any]]:
+    return [row for agent_id in found if (row := _whole(agent_id)) is not None]
+
+
+class _Busy(Exception):
+    """Leaves a subtransaction, which lets go of the agent."""
 
 
 def _whole(agent_id: str) -> dict[str, Any] | None:
@@ -149,6 +163,8 @@ def _whole(agent_id: str) -> dict[str, Any] | None:
     try:
         with plpy.subtransaction():
             return _reap(agent_id)
+    except _Busy:
+        return None
     except plpy.SPIError as error:
         if error.sqlstate not in (errors.LOCK_TIMEOUT, errors.DEADLOCK):
             raise
@@ -159,6 +175,8 @@ def _reap(agent_id: str) -> dict[str, Any] | None:
     agent = _JUDGE.one(agent_id) if _LOCK.rows(agent_id) else None
     if agent is None:
         return None
+    if not handoffs_expire.heads_free(agent_id):
+        raise _Busy
     incarnation = int(agent["incarnation"])
     if agent["silent"]:
         # First: from here on nothing that the old process does as itself is accepted.

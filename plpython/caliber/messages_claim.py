@@ -100,11 +100,12 @@ _RECEIVE = """
 _IN_ORDER = "with taken as ({receive}) select t.message from taken as t order by t.priority desc, t.seq"
 
 _TYPE_CHECK = "and ({agent_type} = a.agent_type or @extschema@._caliber_is_admin())"
+# Not exists, which would be joined, and in a plan made while the queue was short by reading all messages.
 _TYPES = """
-                and exists (
-                    select from @extschema@.caliber_message as m
-                    where m.message_id = o.message_id and m.message_type = any ({message_types})
-                )
+                and (
+                    select m.message_type from @extschema@.caliber_message as m
+                    where m.message_id = o.message_id
+                ) = any ({message_types})
 """
 _INCARNATION = """
             and exists (

@@ -61,7 +61,8 @@ _ARM = plan(
     "uuid[]",
 )
 
-# When the first message can be taken: negative when one can be now, null when there is none.
+# When the first message can be taken: negative when one can be now, null when there is none. A queue at a
+# time, and a type looked up, not asked for by exists: else a plan may read all queues, and all messages.
 _NEXT = plan(
     """
     select (
@@ -80,10 +81,11 @@ _NEXT = plan(
             and o.processed_at is null
             and o.dead_at is null
             and (o.expires_at is null or o.expires_at > pg_catalog.clock_timestamp())
-            and ($2 is null or exists (
-                select from @extschema@.caliber_message as c
-                where c.message_id = o.message_id and c.message_type = any ($2)
-            ))
+            and ($2 is null or (
+                select c.message_type from @extschema@.caliber_message as c
+                where c.message_id = o.message_id
+            ) = any ($2))
+        offset 0
     ) as d
     """,
     "uuid[]",
@@ -106,10 +108,10 @@ _FREE = plan(
             and o.dead_at is null
             and o.visible_at <= pg_catalog.clock_timestamp()
             and (o.expires_at is null or o.expires_at > pg_catalog.clock_timestamp())
-            and ($2 is null or exists (
-                select from @extschema@.caliber_message as c
-                where c.message_id = o.message_id and c.message_type = any ($2)
-            ))
+            and ($2 is null or (
+                select c.message_type from @extschema@.caliber_message as c
+                where c.message_id = o.message_id
+            ) = any ($2))
         limit 1
         for share of o skip locked
     ) as d

@@ -38,6 +38,7 @@
 -- Locks are taken in the order agents (parents first, then by id), tree of the task, trajectory,
 -- handoff, heads of the audit chains (by team, before the first record), the parts, scopes, leases,
 -- broadcast group; the messages come last. Whoever changes a handoff has locked its sender.
+-- Tidying up locks the heads first, and of what comes before them only what nobody else has.
 --
 -- There are no foreign keys to agents and contexts: agents are never deleted, contexts are purged.
 
