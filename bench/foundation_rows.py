@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import measure_memory
 from redis_server import leases_per_second
 from rows import Options, Row
-from server import CLIENTS, DATABASE, connect, milliseconds, scratch, script, throughput
+from server import CLIENTS, DATABASE, connect, in_turns, milliseconds, scratch, script, throughput
 
 METHOD = """\
 - Throughput: pgbench -M prepared, {clients} clients, 2 threads, durable commits; {rounds} rounds of
@@ -18,7 +18,9 @@ METHOD = """\
 - Heartbeat: 1,000 agents, a random one each time; the id is made from a number on both sides.
 - Locks: a lease of one of 1,000 resources of the client's own, taken in one transaction and given back
   in the next. Redis: a script that sets the key if it is not there and counts the fence, one that
-  deletes it if it is the caller's; redis-benchmark over a Unix socket, both rates put together.
+  deletes it if it is the caller's; redis-benchmark over a Unix socket, both rates put together. A
+  file's lease, one of 1,000 in a directory, is held against that of an artifact: it has to see to leases
+  of the directory above and to whoever queues for one.
 - Region put: 1,000 regions of 10 keys, a random key of a random one, every version kept.
 - First call: {connections} new connections for each side in turns; the median time of the first
   statement. The other side is the same statement in a PL/pgSQL function.
@@ -93,6 +95,8 @@ def locks(options: Options) -> Iterator[Row]:
         ours = float(row.ours.removesuffix("/s").replace(",", ""))
         what = "lock acquire + release, 8 clients"
         yield Row(what, row.ours, f"{redis:,.0f}/s Redis, appendfsync always", ours / redis)
+    what = "lock acquire + release of a file, 8 clients"
+    yield in_turns(what, "lock_file_ours.sql", "lock_ours.sql", "of an artifact", options, None)
 
 
 def region_puts(options: Options) -> Row:

@@ -83,13 +83,19 @@ def pgbench(name: str, seconds: int, clients: int = CLIENTS) -> float:
 
 
 def throughput(what: str, verb: str, options: Options, at_least: float | None) -> Row:
+    return in_turns(what, f"{verb}_ours.sql", f"{verb}_plain.sql", "plain SQL", options, at_least)
+
+
+def in_turns(
+    what: str, mine: str, other: str, other_is: str, options: Options, at_least: float | None
+) -> Row:
     ours: list[float] = []
-    plain: list[float] = []
+    theirs: list[float] = []
     for _ in range(options.rounds):
-        ours.append(pgbench(f"{verb}_ours.sql", options.seconds))
-        plain.append(pgbench(f"{verb}_plain.sql", options.seconds))
-    mine, other = statistics.median(ours), statistics.median(plain)
-    return Row(what, f"{mine:,.0f}/s", f"{other:,.0f}/s plain SQL", mine / other, at_least=at_least)
+        ours.append(pgbench(mine, options.seconds))
+        theirs.append(pgbench(other, options.seconds))
+    rate, against = statistics.median(ours), statistics.median(theirs)
+    return Row(what, f"{rate:,.0f}/s", f"{against:,.0f}/s {other_is}", rate / against, at_least=at_least)
 
 
 def milliseconds(call: Callable[[], object]) -> float:

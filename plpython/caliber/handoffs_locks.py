@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber import errors, handoffs_store, locks_take
+from caliber import errors, handoffs_store, locks_paths, locks_take
 from caliber.plans import plan
 
 _FIND = plan(
@@ -20,13 +20,14 @@ _FIND = plan(
 # Another lease of the sender that covers this one, or is covered, and stays: then both agents
 # would have the same thing.
 _OVERLAPS = plan(
-    """
+    f"""
     select o.lock_id
-    from @extschema@._caliber_lock_overlaps($1, $2) as o
-    where o.holder_agent_id = $3 and o.expires_at > pg_catalog.clock_timestamp() and o.lock_id <> all($4)
+    from ({locks_paths.overlaps(("caliber_resource", "caliber_lock_shared"), "$1", "$2", "$3")}) as o
+    where o.holder_agent_id = $4 and o.expires_at > pg_catalog.clock_timestamp() and o.lock_id <> all($5)
     """,
     "text",
-    "text",
+    "text[]",
+    "text[]",
     "uuid",
     "uuid[]",
 )
@@ -193,7 +194,9 @@ def named(lock_ids: list[str], agent_id: str) -> None:
 
 
 def _overlap(lease: dict[str, Any], agent_id: str, lock_ids: list[str]) -> bool:
-    return bool(_OVERLAPS.rows(lease["resource_type"], lease["resource_id"], agent_id, lock_ids))
+    kind, names = lease["resource_type"], [lease["resource_id"]]
+    covering, directories = locks_paths.covering(kind, names), locks_paths.directories(kind, names)
+    return bool(_OVERLAPS.rows(kind, covering, directories, agent_id, lock_ids))
 
 
 def move(

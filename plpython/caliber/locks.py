@@ -22,23 +22,26 @@ MAX_REASON = 1000
 # statement began, on which a wait for the row can only be on the safe side.
 _MINE = "r.holder_agent_id = excluded.holder_agent_id and r.expires_at > excluded.acquired_at"
 
+# The agent, if the caller may take leases for it.
+AGENT = """
+    select a.agent_id
+    from @extschema@.caliber_agent as a
+    where a.agent_id = $1
+        and a.terminated_at is null
+        and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
+        and (
+            $6 is null
+            or exists (
+                select from @extschema@.caliber_agent_beat as b
+                where b.agent_id = $1 and b.incarnation = $6
+            )
+        )
+"""
+
 # An exclusive lease of a resource that is no file. What is busy at first sight is not locked.
 _TAKE = plan(
     f"""
-    with agent as (
-        select a.agent_id
-        from @extschema@.caliber_agent as a
-        where a.agent_id = $1
-            and a.terminated_at is null
-            and (a.login_role = @extschema@._caliber_actor() or @extschema@._caliber_is_admin())
-            and (
-                $6 is null
-                or exists (
-                    select from @extschema@.caliber_agent_beat as b
-                    where b.agent_id = $1 and b.incarnation = $6
-                )
-            )
-    ),
+    with agent as ({AGENT}),
     taken as (
         insert into @extschema@.caliber_resource as r (
             resource_type, resource_id, fence, lock_id, holder_agent_id, acquired_at, expires_at, reason
@@ -298,14 +301,12 @@ def acquire(
     if mode == "exclusive" and kind != "file":
         row = _take(agent_id, kind, name, timeout_ms, reason, incarnation)
         if not row["allowed"]:
-            _refuse_agent(agent_id, incarnation)
+            refuse_agent(agent_id, incarnation)
         if row["lock_id"] is not None:
             return str(row["lock_id"])
         if not row["shared"] and not wait_ms:
             return None
-    else:
-        _allowed(agent_id, incarnation)
-    leases = _several(agent_id, kind, [name], mode, timeout_ms, wait_ms, reason)
+    leases = _several(agent_id, kind, [name], mode, timeout_ms, wait_ms, reason, incarnation)
     return str(leases[0]["lock_id"]) if leases else None
 
 
@@ -346,16 +347,22 @@ def acquire_many(
     if not resource_ids or len(resource_ids) > checks.MAX_LIST:
         errors.invalid("resource_ids", resource_ids, f"must hold 1 to {checks.MAX_LIST} ids")
     names = _outermost(kind, {_resource_id(kind, name) for name in resource_ids})
-    _allowed(agent_id, incarnation)
-    return _several(agent_id, kind, names, mode, timeout_ms, wait_ms, reason)
+    return _several(agent_id, kind, names, mode, timeout_ms, wait_ms, reason, incarnation)
 
 
 def _several(
-    agent_id: Any, kind: str, names: list[str], mode: Any, timeout_ms: Any, wait_ms: Any, reason: str | None
+    agent_id: Any,
+    kind: str,
+    names: list[str],
+    mode: Any,
+    timeout_ms: Any,
+    wait_ms: Any,
+    reason: str | None,
+    incarnation: int | None,
 ) -> list[dict[str, Any]]:
     from caliber import locks_take
 
-    wants = locks_take.Wants(agent_id, kind, names, mode, timeout_ms, reason)
+    wants = locks_take.Wants(agent_id, kind, names, mode, timeout_ms, reason, incarnation)
     return locks_take.take(wants, wait_ms) or []
 
 
@@ -472,7 +479,7 @@ def _allowed(agent_id: str | None, incarnation: int | None) -> None:
     callers.refuse_ended(agent, incarnation)
 
 
-def _refuse_agent(agent_id: str | None, incarnation: int | None) -> NoReturn:
+def refuse_agent(agent_id: str | None, incarnation: int | None) -> NoReturn:
     """Says why. Should what stood in the way be gone by now, the call is due again."""
     _allowed(agent_id, incarnation)
     errors.fail("40001", "the agent changed while it acquired a lock", hint="Acquire it again.")

@@ -34,115 +34,23 @@ return pg_catalog.hashtextextended(lock_id::text, 7013);
 comment on function @extschema@._caliber_lock_obstacle(uuid) is
 'The advisory lock that says: this lease is waited for.';
 
--- A file's own turn and those of all directories above it.
-create function @extschema@._caliber_lock_turns(
-    resource_type text,
-    resource_id text
-)
-returns table (
-    place text,
-    turn bigint,
-    own boolean,
-    is_directory boolean
-)
-language sql
-immutable
-parallel safe
-begin atomic
-    select
-        above.place,
-        @extschema@._caliber_lock_turn($1, above.place),
-        above.own,
-        resource_type = 'file' and pg_catalog.right($2, 1) = '/'
-    from (
-        select
-            case
-                when resource_type = 'file' then pg_catalog.array_to_string(path.parts[:n.n], '/') else $2
-            end collate "C" as place,
-            n.n = path.depth as own
-        from (
-            select
-                pg_catalog.string_to_array(pg_catalog.rtrim($2, '/'), '/') as parts,
-                case
-                    when resource_type = 'file' then greatest(
-                        pg_catalog.cardinality(pg_catalog.string_to_array(pg_catalog.rtrim($2, '/'), '/')), 1
-                    )
-                    else 1
-                end as depth
-        ) as path
-        cross join lateral pg_catalog.generate_series(1, path.depth) as n (n)
-    ) as above;
-end;
-
-comment on function @extschema@._caliber_lock_turns(text, text) is
-'The turns that somebody who takes this resource needs: its own, and of a file those of the directories above.';
-
--- Ids whose lease covers the resource: itself, and for a path the directories above it. A
--- path with and without a slash at the end is one thing on disk.
-create function @extschema@._caliber_lock_names(
-    resource_type text,
-    resource_id text
-)
+-- For lists; taking a lease works the same out in Python, see locks_paths. A path with and without
+-- a slash at the end is one thing on disk.
+create function @extschema@._caliber_lock_names(path text)
 returns text[]
 language sql
 immutable
 parallel safe
-return case
-    when resource_type = 'file' then array(
-        select t.place || '/'
-        from @extschema@._caliber_lock_turns(resource_type, resource_id) as t
-    ) || pg_catalog.rtrim(resource_id, '/')
-    else array[resource_id]
-end;
+return array(
+    select pg_catalog.array_to_string(parts.parts[:n.n], '/') || '/'
+    from (select pg_catalog.string_to_array(pg_catalog.rtrim(path, '/'), '/') as parts) as parts
+    cross join lateral pg_catalog.generate_series(
+        1, greatest(pg_catalog.cardinality(parts.parts), 1)
+    ) as n (n)
+) || pg_catalog.rtrim(path, '/');
 
-comment on function @extschema@._caliber_lock_names(text, text) is
-'The ids of which each covers the resource: its own, and of a file those of the directories above.';
-
--- A directory covers ids from "src/" up to, not including, "src0": 0 comes after the slash.
-create function @extschema@._caliber_lock_overlaps(
-    resource_type text,
-    resource_id text
-)
-returns table (
-    lock_id uuid,
-    holder_agent_id uuid,
-    mode @extschema@.caliber_lock_mode,
-    expires_at timestamptz
-)
-language sql
-stable
-begin atomic
-    select r.lock_id, r.holder_agent_id, 'exclusive'::@extschema@.caliber_lock_mode, r.expires_at
-    from @extschema@.caliber_resource as r
-    where r.lock_id is not null
-        and r.resource_type = $1
-        and r.resource_id = any(@extschema@._caliber_lock_names($1, $2))
-    union all
-    select r.lock_id, r.holder_agent_id, 'exclusive'::@extschema@.caliber_lock_mode, r.expires_at
-    from @extschema@.caliber_resource as r
-    where r.lock_id is not null
-        and r.resource_type = 'file'
-        and pg_catalog.right($2, 1) = '/'
-        and r.resource_type = $1
-        and r.resource_id > $2
-        and r.resource_id < pg_catalog.rtrim($2, '/') || '0'
-    union all
-    select s.lock_id, s.holder_agent_id, 'shared'::@extschema@.caliber_lock_mode, s.expires_at
-    from @extschema@.caliber_lock_shared as s
-    where s.resource_type = $1
-        and s.resource_id = any(@extschema@._caliber_lock_names($1, $2))
-    union all
-    select s.lock_id, s.holder_agent_id, 'shared'::@extschema@.caliber_lock_mode, s.expires_at
-    from @extschema@.caliber_lock_shared as s
-    where s.resource_type = 'file'
-        and pg_catalog.right($2, 1) = '/'
-        and s.resource_type = $1
-        and s.resource_id > $2
-        and s.resource_id < pg_catalog.rtrim($2, '/') || '0';
-end;
-
-comment on function @extschema@._caliber_lock_overlaps(text, text) is
-'Leases, run out or not, of the resource and of whatever covers it or is covered by it.';
+comment on function @extschema@._caliber_lock_names(text) is
+'The ids of files of which each covers the path: its own, and those of the directories above.';
 
 -- Whoever waits for the lease says so with a shared lock that conflicts with this one. That
 -- it can be had does no harm: it is a lock on a lease that is over.
@@ -288,7 +196,7 @@ begin atomic
             or (
                 l.resource_type = 'file'
                 and (
-                    l.resource_id = any(@extschema@._caliber_lock_names('file', $3))
+                    l.resource_id = any(@extschema@._caliber_lock_names($3))
                     or (pg_catalog.right($3, 1) = '/' and pg_catalog.starts_with(l.resource_id, $3))
                 )
             )
@@ -318,6 +226,9 @@ language plpython3u
 security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms'
+-- Plans are kept, and read by index also when made while there was next to nothing to read.
+set plan_cache_mode = 'force_generic_plan'
+set enable_seqscan = off
 as $python$ @locks.acquire@ $python$;
 
 comment on function @extschema@.caliber_lock_acquire(
@@ -367,6 +278,9 @@ language plpython3u
 security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms'
+-- Plans are kept, and read by index also when made while there was next to nothing to read.
+set plan_cache_mode = 'force_generic_plan'
+set enable_seqscan = off
 as $python$ @locks.acquire_many@ $python$;
 
 comment on function @extschema@.caliber_lock_acquire_many(
@@ -444,8 +358,7 @@ grant execute on function
     @extschema@._caliber_lock_waiter(uuid),
     @extschema@._caliber_lock_obstacle(uuid),
     @extschema@._caliber_lock_turn(text, text),
-    @extschema@._caliber_lock_turns(text, text),
-    @extschema@._caliber_lock_names(text, text),
+    @extschema@._caliber_lock_names(text),
     @extschema@.caliber_lock_get(uuid),
     @extschema@.caliber_lock_list(uuid, text, text, integer)
 to caliber_admin, caliber_agent, caliber_observer;
