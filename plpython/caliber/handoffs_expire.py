@@ -34,18 +34,22 @@ _DUE = plan(
     "int4",
 )
 
-# The teams in whose audit chains settling them may be recorded.
+# The teams in whose audit chains settling them may be recorded. Looked up one by one, so that no plan
+# reads a table through.
 _TEAMS = plan(
     """
-    select t.team_id
-    from @extschema@.caliber_handoff as h
-    inner join @extschema@.caliber_trajectory as t on h.trajectory_id = t.trajectory_id
-    where h.handoff_id = any($1)
-    union
-    select o.team_id
-    from @extschema@.caliber_handoff as h
-    inner join @extschema@.caliber_handoff as o on h.trajectory_id = o.trajectory_id
-    where h.handoff_id = any($1) and o.resolved_at is null
+    select distinct c.team_id
+    from pg_catalog.unnest($1) as w (handoff_id)
+    cross join lateral (
+        select h.trajectory_id from @extschema@.caliber_handoff as h where h.handoff_id = w.handoff_id offset 0
+    ) as h
+    cross join lateral (
+        select t.team_id from @extschema@.caliber_trajectory as t where t.trajectory_id = h.trajectory_id
+        union all
+        select o.team_id
+        from @extschema@.caliber_handoff as o
+        where o.trajectory_id = h.trajectory_id and o.resolved_at is null
+    ) as c
     """,
     "uuid[]",
 )
