@@ -41,7 +41,10 @@ _TEAMS = plan(
     select distinct c.team_id
     from pg_catalog.unnest($1) as w (handoff_id)
     cross join lateral (
-        select h.trajectory_id from @extschema@.caliber_handoff as h where h.handoff_id = w.handoff_id offset 0
+        select x.trajectory_id
+        from @extschema@.caliber_handoff as x
+        where x.handoff_id = w.handoff_id
+        offset 0
     ) as h
     cross join lateral (
         select t.team_id from @extschema@.caliber_trajectory as t where t.trajectory_id = h.trajectory_id
