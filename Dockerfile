@@ -14,6 +14,7 @@ RUN set -eux; \
         "postgresql-plpython3-$PG_MAJOR" \
         "postgresql-$PG_MAJOR-pgvector" \
         python3-numpy \
+        libopenblas0-pthread \
         python3-jsonschema; \
     rm -rf /var/lib/apt/lists/*
 

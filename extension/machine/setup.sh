@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing on a Debian machine, and nothing that is there:
-#   setup.sh server   PostgreSQL, PL/Python, numpy, jsonschema, pgvector, what PGXS needs
+#   setup.sh server   PostgreSQL, PL/Python, numpy with OpenBLAS, jsonschema, pgvector, what PGXS needs
 #   setup.sh tools    .venv with tests/requirements.txt, shellcheck, pgbouncer, pg_cron
 #   setup.sh bench    redis-server, procrastinate and PgQ, to measure next to
 #   setup.sh image    buildah and debootstrap, where there is no docker
@@ -14,7 +14,7 @@ source "$(dirname "$0")/common.sh"
 
 SERVER_PACKAGES=(
     "postgresql-$PG" "postgresql-plpython3-$PG" "postgresql-server-dev-$PG"
-    python3-numpy python3-jsonschema make gcc libc6-dev
+    python3-numpy libopenblas0-pthread python3-jsonschema make gcc libc6-dev
 )
 TOOL_PACKAGES=(python3-venv shellcheck pgbouncer)
 BENCH_PACKAGES=(redis-server)
