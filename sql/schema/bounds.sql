@@ -1,9 +1,9 @@
 -- Bounds: how long texts and lists may be in the tables that are written most.
 --
 -- A check of a table is parsed anew by every statement that writes the table, whatever it writes:
--- with three of them a heartbeat spent a quarter of its time on that, a message a fifth. A domain
--- says the same, is parsed once a session, and looked at only where the column is written. Tables
--- that are written rarely have checks.
+-- of the instructions of a heartbeat that was a quarter, with two checks, and of those of sending a
+-- message a fifth, with four in two tables. A domain says the same, is parsed once a session, and
+-- looked at only where the column is written. Tables that are written rarely have checks.
 
 create domain @extschema@._caliber_text_200 as text
 constraint caliber_text_length check (pg_catalog.length(value) <= 200);
